@@ -1,20 +1,24 @@
 """The exported MViTv2: shape of a clip, the probabilities of all heads as one output."""
 
+import json
 from typing import Union
 
 from mindspore import Tensor, nn, ops
 
 from mvit_multi.config import Config
-from utils.inference.export import ExportSpec, describe_columns
+from utils.inference.export import ExportSpec
 
 
 def describe_export(cfg: Config) -> ExportSpec:
-    return ExportSpec(
-        cfg.get_clip_shape(cfg.data.crop),
-        output="probabilities",
-        info={"columns": describe_columns(cfg.data.sets)},
-        wrap=ConcatHeads,
-    )
+    """The file says which columns of its output are of each data set: [first, last + 1]."""
+    columns = {}
+    begin = 0
+    for dataset in cfg.data.sets:
+        columns[dataset.name] = [begin, begin + dataset.num_classes]
+        begin += dataset.num_classes
+    info = {"columns": json.dumps(columns)}
+    shape = cfg.get_clip_shape(cfg.data.crop)
+    return ExportSpec(shape, output="probabilities", info=info, wrap=ConcatHeads)
 
 
 class ConcatHeads(nn.Cell):

@@ -26,14 +26,13 @@ from utils.entry import prepare_process
 prepare_process(__name__)
 
 import base64
-import contextlib
 import html
 import io
 import os
 import socket
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Annotated, Any, Optional
 
@@ -83,35 +82,19 @@ def main(
         raise ValueError(f"--host {host} --port {port}: {error}; choose others") from None
     names = (config_path, checkpoint_path) if config_path else (checkpoint_path,)
     model = api.load(*names, settings=settings, labels=labels, network=network)
-    if cam and Path(model.scorer.name).suffix in (".onnx", ".mindir"):
-        raise ValueError(f"--cam: {model.scorer.name} has no gradients; give its checkpoint")
-    predictor = Predictor(model, max_seconds=max_seconds, window=window, cam=cam)
-    videos = choose_examples(examples, VIDEO_SUFFIXES if predictor.reads_videos else IMAGE_SUFFIXES)
+    predictor = Predictor(model, max_seconds, window, cam)
+    suffixes = IMAGE_SUFFIXES if model.network.reads_images else VIDEO_SUFFIXES
+    files = list_videos([examples], suffixes) if examples else []
+    chosen = [files[k * len(files) // EXAMPLES] for k in range(EXAMPLES)] if files else []
     with tempfile.TemporaryDirectory(prefix="zoo_demo_") as folder:
         signals.unfinished.add(folder)  # of uploads: a signal deletes it
         os.environ["GRADIO_TEMP_DIR"] = folder  # read when Gradio is imported
-        _, address, kept = open_page(predictor, videos, host=host, port=port, max_mb=max_mb)
+        _, address = open_page(predictor, [*dict.fromkeys(chosen)], host, port, max_mb)
         if host not in LOCAL:
             print_line(f"warning: --host {host}: whoever reaches this machine can use the page")
         print_line(f"open {address} in a browser; ctrl-C ends the page")
         while True:
-            time.sleep(KEEP / 10)
-            for path in {*Path(folder).rglob("*")} - kept:
-                with contextlib.suppress(FileNotFoundError):  # Gradio has moved or deleted it
-                    if path.is_file() and time.time() - path.lstat().st_mtime > KEEP:
-                        path.unlink()
-
-
-def choose_examples(path: str, suffixes: Sequence[str]) -> list[str]:
-    """EXAMPLES videos of a folder, at equal distances in their order."""
-    if not path:
-        return []
-    try:
-        files = list_videos([path], suffixes)
-    except ValueError as error:
-        raise ValueError(f"--examples: {error}") from None
-    count = min(EXAMPLES, len(files))
-    return [files[k * len(files) // count] for k in range(count)]
+            time.sleep(KEEP)
 
 
 class Predictor:
@@ -135,7 +118,6 @@ class Predictor:
             from utils.inference.cam import GradCam
 
             self.cam = GradCam(model)
-        self.reads_videos = bool(model.network.list_annotation_files(model.cfg))
 
     def predict(self, path: Optional[str]) -> list:
         """[bars of each data set, rows of the windows, HTML of the heat maps] of an upload."""
@@ -159,58 +141,57 @@ class Predictor:
         bars = [{n if p >= 0.01 else f"{n} ({p:.2g})": p for n, p in pairs} for pairs in rankings]
         rows = []
         for number, (start, end) in enumerate(prediction.windows.round(2).tolist()):
-            for head, values in zip(self.model.heads, prediction.probabilities):
-                label = int(values[number].argmax())
-                name = head.name_classes()[label]
-                rows.append([start, end, name, round(float(values[number, label]), 4)])
+            for entry, *_ in prediction.select(number).rank(1):
+                name = entry["name"] or str(entry["label"])
+                rows.append([start, end, name, round(entry["probability"], 4)])
         table = gr.update(value=rows, visible=len(prediction.windows) > 1)
-        return [*bars, table, "".join(self.draw_heat_maps(best))]
+        return [*bars, table, self.draw_heat_maps(best) if self.cam else ""]
 
-    def draw_heat_maps(self, result: WindowResult) -> Iterator[str]:
+    def draw_heat_maps(self, result: WindowResult) -> str:
         """The heat map of each data set as a picture that moves, in HTML: no file remains."""
-        if self.cam is None:
-            return
         from utils.inference.cam import find_rate
 
+        figures = []
         for k, head in enumerate(self.model.heads):
             overlay = self.cam.overlay(result.views[k], k, result.probabilities[k])
             frames = resize_to_fit(overlay.frames)
-            name = format_class(head.name_classes()[overlay.label], overlay.label)
-            milliseconds = round(1000 / find_rate(head, result.window, frames.shape[1]))
             first, *others = map(Image.fromarray, frames.reshape(-1, *frames.shape[2:]))
             data = io.BytesIO()
+            milliseconds = round(1000 / find_rate(head, result.window, frames.shape[1]))
             options = {"append_images": others, "duration": milliseconds, "loop": 0}
             first.save(data, "WEBP", save_all=True, **options)
             source = f"data:image/webp;base64,{base64.b64encode(data.getvalue()).decode()}"
+            name = format_class(head.name_classes()[overlay.label], overlay.label)
             caption = f"yellow: what speaks for {html.escape(name)}"
             picture = f'<img width="100%" src="{source}">'
-            yield f"<figure><figcaption>{caption}</figcaption>{picture}</figure>"
+            figures.append(f"<figure><figcaption>{caption}</figcaption>{picture}</figure>")
+        return "".join(figures)
 
 
 def open_page(
     predictor: Predictor, examples: Sequence[str], host: str, port: int, max_mb: int
-) -> tuple[Any, str, set[Path]]:
-    """Serves the page from other threads; returns it, its address, and the files of examples.
+) -> tuple[Any, str]:
+    """Serves the page from other threads; returns it and its address.
 
     One prediction runs at a time, because heat maps are for one thread.
     """
     import gradio as gr
-    from gradio.utils import get_upload_folder
     from starlette.middleware import Middleware
     from starlette.middleware.trustedhost import TrustedHostMiddleware
 
-    length = f" and {predictor.max_seconds:g} s" if predictor.reads_videos else ""
+    model = predictor.model
+    source = gr.Video(label="video", sources=["upload"])
+    length = f" and {predictor.max_seconds:g} s"
+    if model.network.reads_images:
+        source = gr.Image(label="image", sources=["upload"], type="filepath", image_mode=None)
+        length = ""
     limits = f"At most {max_mb} MB{length}; deleted after {KEEP // 60} minutes."
-    source = gr.Image(label="image", sources=["upload"], type="filepath", image_mode=None)
-    if predictor.reads_videos:
-        source = gr.Video(label="video", sources=["upload"])
-    names = [head.name or "classes" for head in predictor.model.heads]
     columns = ["start", "end", "class", "probability"]
     page = gr.Interface(
         predictor.predict,
         inputs=source,
         outputs=[
-            *(gr.Label(label=name, num_top_classes=TOP) for name in names),
+            *(gr.Label(label=head.name or "classes", num_top_classes=TOP) for head in model.heads),
             gr.Dataframe(headers=columns, label="windows", visible=False),
             gr.HTML(label="heat maps"),
         ],
@@ -224,8 +205,8 @@ def open_page(
         analytics_enabled=False,
         concurrency_limit=1,
         api_name="predict",
+        delete_cache=(KEEP // 10, KEEP),  # uploads; examples stay
     )
-    kept = {*Path(get_upload_folder()).rglob("*")}  # the examples
     # A page of another server that gives its name our address is refused.
     hosts = [*LOCAL] if host in LOCAL else ["*"]
     _, address, _ = page.launch(
@@ -243,7 +224,7 @@ def open_page(
         css="video { object-fit: contain !important; }",  # the whole frame, as in the heat map
         app_kwargs={"middleware": [Middleware(TrustedHostMiddleware, allowed_hosts=hosts)]},
     )
-    return page, address, kept
+    return page, address
 
 
 if __name__ == "__main__":

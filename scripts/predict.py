@@ -90,10 +90,8 @@ def main(
         if not reads_videos:
             raise ValueError("--save: the network reads images: scripts/stream.py saves a video")
         check_save(options.save, inputs, overwrite)
-    if options.cam and Path(checkpoint_path).suffix in (".onnx", ".mindir"):
-        raise ValueError(f"--cam: {checkpoint_path} has no gradients; give its checkpoint")
-    heads = network.list_label_spaces(cfg)
-    assign_class_names(heads, labels, checkpoint_path)  # an error before a video is read
+    spaces = network.list_label_spaces(cfg)
+    assign_class_names(spaces, labels, Path(checkpoint_path))  # an error before a file is written
     log.start_log(Runtime())
     tables = [folder / f"{PREDICTIONS}{end}" for end in (".csv", ".jsonl")]
     check_inputs([*tables, *(folder / Path(name).name for name in videos)], inputs)

@@ -39,7 +39,7 @@ from scripts.prediction.records import OWN, check_save, list_videos
 from utils import cli, log, signals
 from utils.files import check_folder, check_inputs, open_replacement, report_write_errors
 from utils.inference.model import Model, build_model
-from utils.inference.prediction import TITLE_LENGTH, Prediction, list_columns
+from utils.inference.prediction import TITLE_LENGTH, Prediction
 from utils.inference.stream import Stream, StreamResult
 from utils.messages import RunInterruptedError, format_line, hide_secrets
 from utils.networks import Network
@@ -111,7 +111,9 @@ def label_stream(model: Model, stream: Stream, video: str, folder: Path, top: in
         check_folder(folder, OWN)
         with open_replacement(table, newline="") as file:
             rows = csv.writer(file)
-            rows.writerow([*columns, *list_columns(model.heads)])
+            names = [(f"{head.name}/" if head.name else "", head) for head in model.heads]
+            classes = [f"{prefix}{name}" for prefix, head in names for name in head.name_classes()]
+            rows.writerow([*columns, *classes])
             try:
                 for result in stream:
                     count += 1

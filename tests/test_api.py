@@ -223,7 +223,6 @@ WRONG_LOADS = [
     ("my/tsm.yaml", {}, "my/tsm.yaml"),
     ("tsm_smoke", {"device": "cup"}, "run.device"),
     ("tsm_smoke", {"settings": {"eval.clip": 2}}, "eval.clip; nearest: clips"),
-    ("tsm_smoke", {"labels": "none.txt"}, "^labels: none.txt"),
     ("tsm_smoke", {"settings": "eval.clips=2"}, "settings"),
     ("tsm_smoke", {"network": "tms"}, "network tms; nearest: tsm"),
     ("tsm_smoke", {}, "none.ckpt"),
@@ -240,7 +239,7 @@ def test_a_wrong_argument_of_load_is_one_line(recipe, options, message):
 def test_a_config_file_elsewhere_needs_the_name_of_its_network(tmp_path):
     recipe = tmp_path / "mine.yaml"
     recipe.write_text(find_recipes()["tsm_smoke"].read_text())
-    with pytest.raises(ValueError, match="^network .*network=mvit_multi"):
+    with pytest.raises(ValueError, match="--network=mvit_multi"):
         api.load(recipe, "a.ckpt")
     model = load_toy("tsm", tmp_path, "eval.clips=1", recipe=recipe, network="tsm")
     assert (model.heads[0].clips, model.names[0]) == (1, "0")

@@ -41,7 +41,7 @@ def client(model, videos, tmp_path_factory):
     predictor = demo.Predictor(model, max_seconds=20, window=0.5, cam=True)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    page, address, _ = demo.open_page(predictor, [str(videos[0])], "127.0.0.1", port, max_mb=1)
+    page, address = demo.open_page(predictor, [str(videos[0])], "127.0.0.1", port, max_mb=1)
     yield Client(address, verbose=False)
     page.close(verbose=False)
     patch.undo()

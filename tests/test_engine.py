@@ -20,13 +20,13 @@ from utils.evaluate.scorer import CellScorer, video_scores
 from utils.files import ROOT
 from utils.inference import engines as onnx
 from utils.inference import load, onnx_graph
-from utils.inference.checkpoint import Checkpoint
 from utils.inference.engines import (
     ENGINES,
-    OnnxScorer,
+    OPEN,
+    FileScorer,
     choose_engine,
     list_engines,
-    load_onnx,
+    read_onnx,
 )
 from utils.networks import find_network, list_networks
 from utils.settings import Run
@@ -64,8 +64,8 @@ def test_scores_and_features_of_every_engine_equal_those_of_mindspore(network, f
     classes = expected.shape[-1]
     expected_features = CellScorer(net).features(views[0])
     for which in ENGINES:
-        shape, *_ = onnx.read_description(file)
-        scorer = OnnxScorer(file, engine=which, classes=classes, shape=shape)
+        open_file = functools.partial(OPEN[which], file, "f32")
+        scorer = FileScorer(file, read_onnx(file).shape, classes, open_file, which)
         assert np.abs(video_scores(scorer, views) - expected).max() <= 1e-5 * np.ptp(expected)
         features = scorer.features(views[0])
         assert (features.shape, features.dtype) == (expected_features.shape, np.float32)
@@ -78,7 +78,7 @@ def test_an_onnx_file_of_normalised_pixels_gives_the_same_scores(files):
     expected = video_scores(CellScorer(build_toy(*TOYS["tsm"][:2], "O0")), views)
     for name in ENGINES:
         cfg = load_toy_config(f"run.engine={name}")
-        net = load_onnx(files("tsm", input="float32"), TSM, cfg)
+        net = load.open_scorer(TSM, cfg, files("tsm", input="float32"))
         result = video_scores(net, views)
         assert (net.engine, net.batch) == (name, 2)
         assert np.abs(result - expected).max() <= 1e-5 * np.ptp(expected)
@@ -118,8 +118,7 @@ def open_tiny(tiny_ckpt, cache) -> Callable:
     def build(*settings: str, path: Path = tiny_ckpt) -> load.CachedScorer:
         toy = ["model.num_classes=8", "model.first_width=8", "data.segments=2"]
         cfg = load_toy_config(*toy, "data.swap_labels=[[0,1]]", *settings)
-        checkpoint = Checkpoint(TSM, cfg, read_checkpoint(path))
-        return load.CachedScorer(checkpoint, choose_engine(cfg.run))
+        return load.CachedScorer(TSM, cfg, read_checkpoint(path), choose_engine(cfg.run))
 
     return build
 
@@ -135,7 +134,7 @@ def test_a_checkpoint_is_exported_once_for_every_batch(open_tiny, cache, log_mes
     with runtime.eager_mode():
         expected, features = (x.asnumpy() for x in first.load("O0")(Tensor(clips), True))
     scores = first(clips)
-    assert first.checkpoint.file.arrays == {}, "the engine has the weights"
+    assert first.file.arrays == {}, "the engine has the weights"
     assert np.abs(scores - expected).max() <= 1e-5 * np.ptp(expected)
     assert np.abs(first.features(clips) - features).max() <= 1e-5 * np.ptp(features)
     for batch in (clips[:1], make_clips(5, 2, 3, 32, 32)):
@@ -151,7 +150,7 @@ def test_a_checkpoint_is_exported_once_for_every_batch(open_tiny, cache, log_mes
         (cache / ".lock").mkdir()  # as root may write everywhere
         patch.setattr(load.os, "utime", refuse_to_write)
         patch.setattr(load.CachedScorer, "export", refuse)
-        patch.setattr(Checkpoint, "build", refuse)
+        patch.setattr(load, "load_for_inference", refuse)
         np.testing.assert_array_equal(open_tiny()(clips), scores)
         (cache / ".lock").rmdir()
     content = bytearray(file.read_bytes())
@@ -321,14 +320,6 @@ def test_a_damaged_file_is_refused(kind, files, tmp_path):
             load.open_scorer(TSM, load_toy_config(), str(file))
 
 
-def test_a_file_without_end_is_refused(files, monkeypatch):
-    """The first batch is bounded; a loop in a file has any number of turns."""
-    monkeypatch.setattr(onnx, "LONGEST", 1e-3)
-    scorer = load.open_scorer(TSM, load_toy_config(), str(files("tsm")))
-    with pytest.raises(ValueError, match="net.onnx: cannot run: .*no end after 0.001 s"):
-        scorer(make_clips(*scorer.shape))
-
-
 def build_model(*nodes, arrays=()):
     """An ONNX model of a dynamic batch of pixels."""
     from onnx import TensorProto, helper
@@ -391,6 +382,6 @@ def test_a_bad_onnx_file_is_refused(tmp_path):
         for model in models:
             file.write_bytes(model.SerializeToString())
             with pytest.raises(ValueError, match=words):
-                onnx.read_description(file)
+                read_onnx(file)
     file.write_bytes(build_model(make_node("Relu", "input")).SerializeToString())
-    assert onnx.read_description(file)[0] == (0, 4)
+    assert read_onnx(file).shape == (0, 4)

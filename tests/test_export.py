@@ -37,7 +37,7 @@ from tests.toys import (
 )
 from utils.evaluate.scorer import CellScorer
 from utils.inference import export, mindir
-from utils.inference.mindir import load_mindir
+from utils.inference.load import open_scorer
 from utils.networks import find_network
 from utils.nn.conv3d import DepthwiseConv3d, FrameConv, PointwiseConv3d
 from utils.weights.checkpoint_file import read
@@ -175,7 +175,7 @@ def cell():
 
 @pytest.fixture
 def scorer(normalised):
-    return load_mindir(normalised, find_network("tsm"), load_toy_config())
+    return open_scorer(find_network("tsm"), load_toy_config(), normalised)
 
 
 def test_a_mindir_takes_pixels_like_its_network(scorer, cell):
@@ -194,7 +194,7 @@ def test_a_mindir_with_a_number_that_is_nan_is_refused(normalised, tmp_path):
     file = tmp_path / "nan.mindir"
     file.write_bytes(model.SerializeToString())
     with pytest.raises(ValueError, match=re.escape(weight.name)):
-        load_mindir(file, find_network("tsm"), load_toy_config())
+        open_scorer(find_network("tsm"), load_toy_config(), file)
 
 
 def test_a_mindir_without_a_checksum_is_read_with_a_warning(
@@ -202,7 +202,7 @@ def test_a_mindir_without_a_checksum_is_read_with_a_warning(
 ):
     (tmp_path / "old.mindir").write_bytes(normalised.read_bytes()[:-SIZE])
     clips = np.ones((2, 4, 3, 32, 32), np.uint8)
-    old = load_mindir(tmp_path / "old.mindir", find_network("tsm"), load_toy_config())
+    old = open_scorer(find_network("tsm"), load_toy_config(), tmp_path / "old.mindir")
     np.testing.assert_array_equal(scorer(clips), old(clips))
     (line,) = log_messages
     assert "old.mindir" in line

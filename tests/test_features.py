@@ -20,11 +20,9 @@ from scripts.prediction.features import FEATURES, UNLISTED, Source, read_source,
 from tests.golden_cases import find_case, load_case
 from tests.helpers import assert_one_line_error, load_smoke_config, read_result, save_random_weights
 from tests.test_predict import TINY, load_toy_config
-from tests.toys import TOYS, build_toy, export_toy
+from tests.toys import TOYS, build_toy
 from utils.data.annotation_file import Record
-from utils.evaluate.scorer import CellScorer
 from utils.files import ROOT
-from utils.inference import mindir
 from utils.inference.model import build_model, load
 from utils.networks import find_network
 from utils.runtime import Runtime, eager_mode
@@ -105,25 +103,6 @@ def test_a_classifier_in_the_trunk_of_tsm_takes_the_same_features(dropout, conse
     raw = features @ classifier.weight.asnumpy().T + classifier.bias.asnumpy()
     scores = scores.mean(1) if consensus == "identity" else scores
     np.testing.assert_allclose(raw, scores, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("name", ["tsm", pytest.param("mvit_multi", marks=pytest.mark.slow)])
-def test_a_mindir_has_features_if_they_are_exported(name, tmp_path):
-    """The file gives the scores as before."""
-    network, arguments, clip = TOYS[name]
-    result = export_toy(TOYS[name], tmp_path / "net", "mindir", outputs="scores,features")
-    assert [output["name"] for output in result["outputs"]] == ["scores", "features"]
-    assert [output["shape"][0] for output in result["outputs"]] == [2, 2]
-    assert result["relative_difference"] < 1e-6
-    expected = CellScorer(build_toy(network, arguments, "O0"))
-    clips = np.random.RandomState(1).randint(0, 256, (1, *clip)).astype(np.uint8)
-    classes = result["outputs"][0]["shape"][1]
-    scorer = mindir.MindirScorer(tmp_path / "net.mindir", (2, *clip), classes)
-    for actual, value in (
-        (scorer(clips), expected(clips)),
-        (scorer.features(clips), expected.features(clips)),
-    ):
-        np.testing.assert_allclose(actual, value, rtol=0, atol=1e-5 * np.ptp(value))
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from PIL import Image
 
 from mvit_multi.network import NETWORK as MVIT
 from resnet50.network import NETWORK as RESNET
-from scripts.data.synthetic.motion_videos import MOTIONS, draw_sets
+from scripts.data.synthetic.motion_videos import draw_sets
 from scripts.data.synthetic.pattern_images import PATTERNS
 from scripts.predict import IMAGE_SUFFIXES
 from scripts.prediction.records import (
@@ -72,24 +72,6 @@ def order_by_label(entries: list) -> list:
 def weights(tiny_args, tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("weights") / "net.ckpt"
     return save_random_weights(load_toy_config(tiny_args), path, "tsm")
-
-
-def test_a_prediction_gives_the_scores_of_an_evaluation(data_root, tmp_path):
-    """The views are the same, and videos of different lengths need one compilation."""
-    cfg = load_small_config("x3d", data_root)
-    rows = find_network("x3d").build_eval_rows(cfg, Runtime())[0]
-    path = save_random_weights(cfg, tmp_path / "net.ckpt", "x3d")
-    result = build_predictor(cfg, network="x3d", path=path, out=tmp_path)
-    for index in (0, 3):
-        views, _, valid = rows[index]
-        assert valid
-        record = result.predict(rows.records[rows.samples_of_rank[index]].path, f"video{index}")
-        expected = video_scores(result.model.scorer, views[None])[0]
-        assert np.ptp(expected) > 0.01
-        np.testing.assert_allclose(order_by_label(record["top"]), expected, atol=1e-6)
-        assert [e["name"] for e in sorted(record["top"], key=lambda e: e["label"])] == [*MOTIONS]
-    assert len(result.model.scorer.net.compile_cache) == 1
-    assert record["views"] == "2x3"
 
 
 def test_a_prediction_gives_the_scores_of_an_evaluation_for_every_set(tmp_path):

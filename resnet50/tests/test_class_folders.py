@@ -59,7 +59,7 @@ def test_a_split_that_lacks_a_class_keeps_the_labels(has_train, source, root, tm
     ImageFolder(root / "val", CLASSES).write_classes(run, Runtime())
     assert list_samples(root, run=run) == RIGHT
     (head,) = NETWORK.list_label_spaces(make_config(root))
-    assign_class_names([head], "", str(run / "x.ckpt"))
+    assign_class_names([head], "", run / "x.ckpt")
     assert head.names == CLASSES
 
 
@@ -75,7 +75,7 @@ def test_folders_alone_do_not_say_which_classes_they_are(root):
     with pytest.raises(ValueError, match=r"data.test: .*model.num_classes"):
         list_samples(root)
     (head,) = NETWORK.list_label_spaces(make_config(root))
-    assign_class_names([head], "", "x.ckpt")
+    assign_class_names([head], "", Path("x.ckpt"))
     assert list(head.names) == []
     assert list_samples(root, "model.num_classes=2")[2] == "cat/B.WEBP 1"
     # As many folders as classes do not say their order, if the checkpoint has other names.

@@ -118,13 +118,11 @@ class FeatureExtractor:
             values = self.model.compute_features(views)[None]  # (rows, views, C)
             if self.options.per == "clip":
                 indices = self.head.frame_indices(window).reshape(self.head.clips, -1)
-                limits = ((clip.min(), clip.max() + 1) for clip in indices)
-                spans = [(window.find_time(low), window.find_time(high)) for low, high in limits]
+                spans = [window.find_time(np.array([k.min(), k.max() + 1])) for k in indices]
                 values = self.head.group_by_clip(values[0])
             rows.append(values.mean(axis=1, dtype=np.float64))
             is_image = window.length == 1 and not window.fps
-            texts = [[f"{start + time:.3f}" for time in span] for span in spans]
-            times += [["", ""]] if is_image else texts
+            times += [["", ""] if is_image else [f"{start + t:.3f}" for t in s] for s in spans]
         array = np.concatenate(rows).astype(DTYPE)
         data = base64.b64encode(array.tobytes()).decode()
         return {"times": times, "width": array.shape[1], "features": data}

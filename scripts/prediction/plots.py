@@ -21,7 +21,7 @@ TIME_HEIGHT = 20
 # Pixels
 MARGIN = 10
 TEXT_HEIGHT = 30
-BAR_HEIGHT = 26
+LINE = 26  # of a class
 MIN_WIDTH = 760
 NAME_LENGTH = 38  # characters of a class name
 TIMELINE_CLASSES = 8
@@ -48,15 +48,15 @@ class PreviewRow(NamedTuple):
 
 
 def draw_preview(path: Path, title: str, rows: Sequence[PreviewRow]) -> None:
-    """The clips of each row, beside bars of its best classes. `path` ends in .png.
+    """The clips of each row, beside its best classes. `path` ends in .png.
 
     Frames start at whole pixels of the file, so that they are not blurred.
     """
     tiled = [tile_frames(resize_to_fit(row.frames), row.times) for row in rows]
     left = max(image.shape[1] for image, _ in tiled)
-    right = 20 + 9 * max((len(format_entry(e)) for row in rows for e in row.entries), default=0)
-    bars = [BAR_HEIGHT * len(row.entries) for row in rows]
-    heights = [max(image.shape[0], bar) for (image, _), bar in zip(tiled, bars)]
+    texts = [[format_entry(entry) for entry in row.entries] for row in rows]
+    right = 20 + 9 * max((len(text) for lines in texts for text in lines), default=0)
+    heights = [max(image.shape[0], LINE * len(lines)) for (image, _), lines in zip(tiled, texts)]
     width = max(left + right + 3 * MARGIN, MIN_WIDTH)
     height = TEXT_HEIGHT + sum(heights) + TEXT_HEIGHT * len(rows)
     figure = Figure(figsize=(width / DPI, height / DPI), dpi=DPI)
@@ -67,20 +67,14 @@ def draw_preview(path: Path, title: str, rows: Sequence[PreviewRow]) -> None:
 
     write(MARGIN, 6, title, 11)
     top = TEXT_HEIGHT
-    for row, (image, labels), bar, row_height in zip(rows, tiled, bars, heights):
+    for row, (image, labels), lines, row_height in zip(rows, tiled, texts, heights):
         write(MARGIN, top + 8, row.caption, 9)
         top += TEXT_HEIGHT
         figure.figimage(image, MARGIN, height - top - image.shape[0], origin="upper")
         for x, y, text in labels:
             write(MARGIN + x, top + y, text, 6.5, ha="center")
-        box = np.divide((left + 2 * MARGIN, height - top - bar, right, bar), (width, height) * 2)
-        if row.entries:
-            axes = figure.add_axes(box)
-            values = [entry["probability"] for entry in row.entries]
-            axes.barh(range(len(values)), values, color="#9ecae1")
-            for k, entry in enumerate(row.entries):
-                axes.text(0.02, k, format_entry(entry), va="center", fontsize=9, parse_math=False)
-            axes.set(xlim=(0, 1), ylim=(len(values) - 0.5, -0.5), xticks=[], yticks=[])
+        for k, text in enumerate(lines):
+            write(left + 2 * MARGIN, top + LINE * k, text, 9)
         top += row_height
     save(figure, path)
 

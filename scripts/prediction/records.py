@@ -4,15 +4,15 @@ import contextlib
 import csv
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Optional
+from typing import Optional
 
 import numpy as np
 
 from scripts.executors.video_jobs import PART_FILE, Results
-from scripts.prediction import plots
+from scripts.prediction.plots import PreviewRow, draw_preview, format_class
 from utils import cli
 from utils.evaluate.label_space import LabelSpace
 from utils.evaluate.windows import read_windows
@@ -32,9 +32,6 @@ from utils.video.media_files import IMAGE_SUFFIXES, describe_left_out, find_file
 from utils.video.reader import DEFAULT_FPS, FrameReader, VideoError, find_time
 from utils.video.windows import Window, split_into_windows
 from utils.video.writer import CaptionedVideo
-
-if TYPE_CHECKING:
-    from utils.inference.cam import Overlay
 
 MAX_CLASS_NAME = 200  # characters of a class name in a table
 # Main files of predict.py and stream.py, which have one folder
@@ -109,9 +106,12 @@ class Predictor:
             start, end = best.window.span
             count = f"the most confident of {len(windows)} windows"
             title = f"{title}, {start:.1f} to {end:.1f} s, {count}"
-        record["picture"] = self.draw_preview(f"{name}.png", title=title, result=best)
+        rows = self.list_rows(best)
+        picture = options.folder / f"{name}.png"
+        draw_preview(picture, title, rows)
+        record["picture"] = str(picture)
         if self.cam is not None:
-            record["cam"] = list(self.draw_heat_maps(f"{name}_cam", title, best))
+            record["cam"] = self.draw_heat_maps(options.folder / f"{name}_cam.png", title, best)
         if len(windows) > 1:
             record["windows"] = [
                 {"start": start, "end": end, **prediction.select(number).best}
@@ -119,44 +119,41 @@ class Predictor:
             ]
         return record
 
-    def draw_preview(
-        self, file: str, title: str, result: WindowResult, overlays: Sequence["Overlay"] = ()
-    ) -> str:
-        """Draws the frames that the network read, or `overlays`, one for each head."""
+    def list_rows(self, result: WindowResult) -> list[PreviewRow]:
+        """The frames that the network read and the best classes, for each head."""
         rows = []
-        for k, head in enumerate(self.heads):
-            crops = f"the middle one of {head.crops} crops" if head.crops > 1 else "1 crop"
-            clips = f"{head.clips} clips, a line each" if head.clips > 1 else "1 clip"
-            count = head.clips * head.crops
-            views = "1 view" if count == 1 else f"{count} views"
-            caption = f"{head.name + ': ' if head.name else ''}{views}: {clips}; {crops}"
-            frames = head.preview_frames(result.views[k])
+        for head, views, values in zip(self.heads, result.views, result.probabilities):
+            prefix = f"{head.name}: " if head.name else ""
+            shown = ", the middle crop" if head.crops > 1 else ""
+            caption = f"{prefix}{head.clips} clips, {head.crops} crops{shown}"
+            frames = head.preview_frames(views)
             times = preview_times(head, result.window, frames.shape[:2])
-            entries = rank_classes(
-                head, result.probabilities[k], self.options.top, self.options.threshold
-            )
-            if overlays:
-                frames = overlays[k].frames
-                label = overlays[k].label
-                name = plots.format_class(head.name_classes()[label], label)
-                caption = f"{caption}; yellow: what speaks for {name}"
-            rows.append(plots.PreviewRow(caption, frames=frames, entries=entries, times=times))
-        path = self.options.folder / file
-        plots.draw_preview(path, title, rows)
-        return str(path)
+            entries = rank_classes(head, values, self.options.top, self.options.threshold)
+            rows.append(PreviewRow(caption, frames, entries, times))
+        return rows
 
-    def draw_heat_maps(self, name: str, title: str, result: WindowResult) -> Iterator[str]:
-        """Draws the heat maps of all heads as a picture, and as a video each; yields the files."""
-        from utils.inference.cam import find_rate, write_clips
+    def draw_heat_maps(self, path: Path, title: str, result: WindowResult) -> list[str]:
+        """Draws the heat maps of all heads as a picture, and as a video each; returns the files."""
+        from utils.inference.cam import find_rate
 
-        results = enumerate(zip(result.views, result.probabilities))
-        overlays = [self.cam.overlay(views, k, probs) for k, (views, probs) in results]
-        yield self.draw_preview(f"{name}.png", title=title, result=result, overlays=overlays)
-        for head, (frames, _) in zip(self.heads, overlays):
-            if frames.shape[1] > 1:
-                path = self.options.folder / f"{name}{'_' if head.name else ''}{head.name}.mp4"
-                write_clips(path, frames, find_rate(head, result.window, frames.shape[1]))
-                yield str(path)
+        rows = self.list_rows(result)
+        files = [path]
+        for k, head in enumerate(self.heads):
+            overlay = self.cam.overlay(result.views[k], k, result.probabilities[k])
+            name = format_class(head.name_classes()[overlay.label], overlay.label)
+            caption = f"{rows[k].caption}; yellow: what speaks for {name}"
+            rows[k] = rows[k]._replace(frames=overlay.frames, caption=caption)
+            count = overlay.frames.shape[1]
+            if count > 1:
+                suffix = f"_{head.name}.mp4" if head.name else ".mp4"
+                files.append(path.with_name(f"{path.stem}{suffix}"))
+                rate = find_rate(head, result.window, count)
+                with contextlib.closing(CaptionedVideo(files[-1], rate)) as video:
+                    frames = overlay.frames.reshape(-1, *overlay.frames.shape[2:])
+                    for number, pixels in enumerate(frames):
+                        video.write(number, pixels)
+        draw_preview(path, title, rows)
+        return [str(file) for file in files]
 
 
 def preview_times(head: LabelSpace, window: Window, shape: tuple) -> Optional[np.ndarray]:
@@ -202,16 +199,16 @@ def list_videos(names: Sequence[str], suffixes: Sequence[str]) -> list[str]:
         if not os.path.exists(name):
             raise ValueError(f"{name} does not exist")
         scan = find_files(name, suffixes) if os.path.isdir(name) else None
-        if scan is None or not scan.files:
-            if scan and not any(has_suffix(file, IMAGE_SUFFIXES) for file in scan.others):
-                endings = ", ".join(suffixes)
-                raise ValueError(f"{name}: this folder has no file that ends in {endings}")
+        if scan and scan.files:
+            videos += [os.path.join(name, file) for file in scan.files]
+            kinds = "images" if suffixes == IMAGE_SUFFIXES else "videos"
+            if left_out := describe_left_out(scan, kinds):
+                print_line(f"{name}: {left_out}")
+        elif scan and not any(has_suffix(file, IMAGE_SUFFIXES) for file in scan.others):
+            endings = ", ".join(suffixes)
+            raise ValueError(f"{name}: this folder has no file that ends in {endings}")
+        else:
             videos.append(name)
-            continue
-        videos += [os.path.join(name, file) for file in scan.files]
-        left_out = describe_left_out(scan, "images" if suffixes == IMAGE_SUFFIXES else "videos")
-        if left_out:
-            print_line(f"{name}: {left_out}")
     return videos
 
 
@@ -224,33 +221,26 @@ def write_tables(folder: Path, records: Sequence[dict]) -> None:
     lines = "".join(f"{json.dumps(record)}\n" for record in records)
     write_text(folder / f"{PREDICTIONS}.jsonl", lines)
     rankings = [record.get("joint") or record.get("top", []) for record in records]
-    heading = ["video"]
-    for rank in range(1, max(map(len, rankings)) + 1):
-        heading += [f"class_{rank}", f"label_{rank}", f"probability_{rank}"]
+    ranks = range(1, max(map(len, rankings)) + 1)
+    fields = [f"{field}_{rank}" for rank in ranks for field in ("class", "label", "probability")]
     with open_replacement(folder / f"{PREDICTIONS}.csv", newline="") as file:
-        writer = csv.DictWriter(file, [*heading, "error"])
-        writer.writeheader()
+        writer = csv.writer(file)
+        writer.writerow(["video", *fields, "error"])
         for record, ranking in zip(records, rankings):
-            row = {"video": escape_control(record["video"]), "error": record.get("error", "")}
-            for rank, entry in enumerate(ranking, 1):
+            values = []
+            for entry in ranking:
                 name = "/".join(filter(None, (entry.get("set"), entry["name"])))
-                row[f"class_{rank}"] = escape_control(name)
-                row[f"label_{rank}"] = entry["label"]
-                row[f"probability_{rank}"] = entry["probability"]
-            writer.writerow(row)
+                values += [escape_control(name), entry["label"], entry["probability"]]
+            values += [""] * (len(fields) - len(values))
+            writer.writerow([escape_control(record["video"]), *values, record.get("error", "")])
 
 
 def format_table(record: dict) -> str:
-    """Rank, class, label and probability; for several data sets, all together, then each."""
+    """Rank, class, label and probability; of several data sets together."""
     lines = [escape_control(f"{record['video']}  ({record['views']} views)")]
-    blocks = (
-        {"": record["top"]} if "top" in record else {"joint": record["joint"], **record["sets"]}
-    )
-    for title, entries in blocks.items():
-        lines += [f" {title}"] if title else []
-        for rank, entry in enumerate(entries, 1):
-            prefix = f"{entry['set']}: " if title == "joint" else ""
-            name = format_line(f"{prefix}{entry['name'] or '-'}", MAX_CLASS_NAME)
-            percent = 100 * entry["probability"]
-            lines.append(f"{rank:4d}  {name:40s} {entry['label']:5d} {percent:7.2f} %")
+    for rank, entry in enumerate(record.get("joint") or record["top"], 1):
+        prefix = f"{entry['set']}: " if "joint" in record else ""
+        name = format_line(f"{prefix}{entry['name'] or '-'}", MAX_CLASS_NAME)
+        percent = 100 * entry["probability"]
+        lines.append(f"{rank:4d}  {name:40s} {entry['label']:5d} {percent:7.2f} %")
     return "\n".join(lines)

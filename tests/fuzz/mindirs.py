@@ -43,13 +43,13 @@ def main(source: str, folder: str, start: str, count: str) -> None:
 
     from tests.toys import load_toy_config
     from utils import runtime
-    from utils.inference import mindir
+    from utils.inference import load
     from utils.networks import find_network
     from utils.weights.description import CHECKSUM_SIZE as SIZE
 
     config = load_toy_config()
     runtime.start(config.run)
-    mindir.build_normalization = lambda *_: None  # the clips are normalised
+    load.build_network = lambda *_: None  # the clips are normalised
     clips = np.ones((2, 4, 3, 32, 32), np.float32)
     # Without the checksum, which would detect all damage.
     content = Path(source).read_bytes()[:-SIZE]
@@ -60,7 +60,8 @@ def main(source: str, folder: str, start: str, count: str) -> None:
         print(json.dumps({"begins": seed}), flush=True)
         path.write_bytes(data)
         try:
-            scorer = mindir.load_mindir(path, find_network("tsm"), config)
+            scorer = load.open_scorer(find_network("tsm"), config, path)
+            scorer.normalize = None
             result = {"scores": scorer(clips).size}
         except ValueError as error:
             result = {"error": str(error)}

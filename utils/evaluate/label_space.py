@@ -7,7 +7,7 @@ those of the network's evaluation.
 import abc
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any, Optional, Union
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from utils.data.annotation_file import (
 )
 from utils.log import log
 from utils.video.transforms import arrange_views
+from utils.weights.checkpoint_file import CheckpointFile
 from utils.weights.description import Description, read_description
 
 if TYPE_CHECKING:
@@ -183,14 +184,17 @@ def use_own_names(
         space.trained_seconds = description.seconds if description else 0.0
 
 
-def assign_class_names(spaces: Sequence[LabelSpace], labels: str, checkpoint: str) -> None:
+def assign_class_names(
+    spaces: Sequence[LabelSpace], labels: str, checkpoint: Union[CheckpointFile, Path]
+) -> None:
     """Sets `names` of the spaces, from the file `labels` (one after the other) or without it.
 
-    `checkpoint` is that of the network.
+    `checkpoint` is that of the network, as from `open_weights`, or its path.
 
     Raises ValueError if the file has another number of names than the spaces have classes.
     """
-    use_own_names(spaces, Path(checkpoint), read_description(Path(checkpoint)))
+    path = checkpoint.path if isinstance(checkpoint, CheckpointFile) else checkpoint
+    use_own_names(spaces, path, read_description(checkpoint))
     if not labels:
         for space in spaces:
             space.names = space.find_names()

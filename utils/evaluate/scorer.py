@@ -49,7 +49,7 @@ class Scorer(abc.ABC):
 
     def run_passes(self, passes: Iterable[np.ndarray]) -> np.ndarray:
         """The scores of the clips of all passes, one after the other."""
-        return np.concatenate([self(clips) for clips in passes])
+        return np.concatenate([*map(self, passes)])
 
 
 class Steps(NamedTuple):

@@ -7,10 +7,8 @@ gradient over height and width, one for each frame of the maps, as in PySlowFast
 MindSpore computes it eagerly and in float32, whatever `run.engine` is.
 """
 
-import contextlib
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import cv2
@@ -23,7 +21,6 @@ from utils.inference.model import Model
 from utils.nn.layers import CamCells
 from utils.runtime import eager_mode
 from utils.video.windows import Window
-from utils.video.writer import CaptionedVideo
 
 OPACITY = 0.5  # of the heat map over the frame
 RATES = (1.0, 30.0)  # smallest and largest number of frames per second of a video
@@ -56,15 +53,13 @@ class HeatMaps:
 
     def watch(self, cell: nn.Cell, inputs: tuple, output: Tensor) -> Tensor:
         watched = output + self.outputs["zero"]
-        watched.register_hook(self.save_gradient)
+        watched.register_hook(partial(self.save, "gradient"))
         self.outputs["maps"] = output
         return watched
 
-    def save_gradient(self, gradient: Tensor) -> None:
-        self.outputs["gradient"] = gradient
-
-    def save(self, head: int, cell: nn.Cell, inputs: tuple, output: Tensor) -> None:
-        self.outputs[head] = output
+    def save(self, key: Any, *values: Any) -> None:
+        """Keeps a gradient, or the output of a Cell after the Cell and its inputs."""
+        self.outputs[key] = values[-1]
 
     def score(self, zero: Tensor, clip: Tensor, head: int, label: int) -> Tensor:
         """The mean over frames or positions if the network has a logit for each."""
@@ -99,8 +94,12 @@ class GradCam:
         frames = self.heads[head].preview_frames(views)
         result = np.empty_like(frames)
         for k, clip in enumerate(self.heads[head].select_middle_crops(views)):
-            maps = self.maps.compute(clip, head, label)
-            result[k] = blend(frames[k], scale_maps(maps, frames.shape[1:4]))
+            maps = scale_maps(self.maps.compute(clip, head, label), frames.shape[1:4])
+            levels = np.round(255 * maps).astype(np.uint8)
+            # The colours of PySlowFast and mmaction2: from violet to yellow
+            colors = [cv2.applyColorMap(level, cv2.COLORMAP_VIRIDIS)[..., ::-1] for level in levels]
+            mixed = OPACITY * np.stack(colors) + (1 - OPACITY) * frames[k]
+            result[k] = np.round(mixed).astype(np.uint8)
         return Overlay(result, label)
 
 
@@ -111,25 +110,6 @@ def scale_maps(maps: np.ndarray, shape: Sequence[int]) -> np.ndarray:
     maps = cv2.resize(maps.reshape(frames, -1), (size[0] * size[1], count)).reshape(count, *size)
     maps = np.stack([cv2.resize(image, (width, height)) for image in maps])
     return maps / max(float(maps.max()), np.finfo(np.float32).tiny)
-
-
-def blend(frames: np.ndarray, heat: np.ndarray) -> np.ndarray:
-    """Frames uint8 (T, H, W, 3) under the colours of heat maps (T, H, W) from 0 to 1.
-
-    The colours are those of PySlowFast and mmaction2: from violet to yellow.
-    """
-    levels = np.round(255 * heat).astype(np.uint8)
-    colors = np.stack(
-        [cv2.applyColorMap(level, cv2.COLORMAP_VIRIDIS)[..., ::-1] for level in levels]
-    )
-    return np.round(OPACITY * colors + (1 - OPACITY) * frames).astype(np.uint8)
-
-
-def write_clips(path: Path, frames: np.ndarray, rate: float) -> None:
-    """Writes the clips (clips, T, H, W, 3), one after the other."""
-    with contextlib.closing(CaptionedVideo(path, rate)) as video:
-        for number, pixels in enumerate(frames.reshape(-1, *frames.shape[2:])):
-            video.write(number, pixels)
 
 
 def find_rate(head: LabelSpace, window: Window, count: int) -> float:

@@ -1,7 +1,5 @@
 """The network of a checkpoint as a Cell for inference."""
 
-import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from utils.settings import NetworkConfig
@@ -11,41 +9,6 @@ if TYPE_CHECKING:
     from mindspore import nn
 
     from utils.networks import Network
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """The weights of a file, for a network with the settings `cfg`.
-
-    `start` is called before MindSpore is used. `for_features`: the file may lack the classifier,
-    which is then a new one.
-    """
-
-    network: "Network"
-    cfg: NetworkConfig
-    file: CheckpointFile
-    start: Callable[[], Any] = lambda: None  # noqa: E731
-    for_features: bool = False
-
-    @property
-    def has_classifier(self) -> bool:
-        return any(re.search(self.network.classifier, name) for name in self.file.arrays)
-
-    def build(self) -> "nn.Cell":
-        """The network with the weights, as it was trained."""
-        self.start()
-        from utils.weights import checkpoint
-
-        net = build_network(self.network, self.cfg)
-        is_new = self.for_features and not self.has_classifier
-        checkpoint.load(net, self.file, new_head=is_new, head=self.network.classifier)
-        return net
-
-    def load(
-        self, level: str, rewrite: Optional[Callable] = None, dtype: str = "float16"
-    ) -> "nn.Cell":
-        """The network, prepared for inference at an amp level; see `prepare_for_inference`."""
-        return prepare_for_inference(self.build(), level=level, rewrite=rewrite, dtype=dtype)
 
 
 def build_network(network: "Network", cfg: NetworkConfig, **changes: Any) -> "nn.Cell":
@@ -65,6 +28,34 @@ def build_network(network: "Network", cfg: NetworkConfig, **changes: Any) -> "nn
         arguments["recompute"] = False
     with draw_no_weights(), kernels.use(kernels.select(cfg.run.device)):
         return network.build_model(**arguments)
+
+
+def load_network(
+    network: "Network", cfg: NetworkConfig, file: CheckpointFile, new_head: bool = False
+) -> "nn.Cell":
+    """The network with the weights of a file, as it was trained.
+
+    With `new_head` the classifier is a new one.
+    """
+    from utils.weights import checkpoint
+
+    net = build_network(network, cfg)
+    checkpoint.load(net, file, new_head, head=network.classifier)
+    return net
+
+
+def load_for_inference(
+    network: "Network",
+    cfg: NetworkConfig,
+    file: CheckpointFile,
+    level: str,
+    rewrite: Optional[Callable[["nn.Cell"], None]] = None,
+    dtype: str = "float16",
+    new_head: bool = False,
+) -> "nn.Cell":
+    """The network with the weights of a file, as `prepare_for_inference` makes it."""
+    net = load_network(network, cfg, file, new_head)
+    return prepare_for_inference(net, level, rewrite, dtype)
 
 
 def prepare_for_inference(

@@ -1,7 +1,17 @@
-"""eval.py of every network: the evaluation of a checkpoint on all its test sets."""
+"""eval.py of every network: the evaluation of a checkpoint on all its test sets.
+
+How one video becomes a score: `build_eval_rows` of the network gives rows, which decode a video and
+crop its views (utils/data/rows.py); `create_dataset` makes batches of them. `metrics.evaluate`
+hands each batch to `video_scores` (utils/evaluate/scorer.py), which cuts all views into passes and
+averages the scores over the views of a video. A pass is one call of the scorer that `open_scorer`
+has opened (utils/inference/load.py): a Cell, or a file in the session of an inference engine
+(utils/inference/engines.py). Then the scores are compared with the label.
+"""
 
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
+
+import numpy as np
 
 from utils import cli, log, runtime
 from utils.evaluate import metrics
@@ -72,7 +82,13 @@ def evaluate_checkpoint(
     result.update(checkpoint=str(checkpoint_path), list=", ".join(paths))
     write_result_file(checkpoint_path, result, rt)
     if "sets" in result and rt.is_main_process:
-        print(format_table(result))
+        print(f"{'data set':16s} {'views':>6s} {'videos':>8s} {'top-1':>7s} {'top-5':>7s}  95 %")
+        for name, values in {**result["sets"], "average": {**result, "views": ""}}.items():
+            top5 = "–" if values["top5"] is None else f"{100 * values['top5']:.2f}"
+            low, high = (100 * values.get(f"top1_{end}", np.nan) for end in ("low", "high"))
+            interval = "" if np.isnan(low) else f"  {low:.1f} to {high:.1f}"
+            numbers = f"{values['videos']:8d} {100 * values['top1']:7.2f} {top5:>7s}"
+            print(f"{name:16s} {values['views']:>6s} {numbers}{interval}")
     if rt.is_main_process and (line := compare_accuracy(Path(checkpoint_path), result)):
         log.log.info(line)
     log.print_result(result, rt)
@@ -96,16 +112,3 @@ def describe_origin(cfg: NetworkConfig, data_set: str) -> dict[str, str]:
         data_set = Path(cfg.data.test_list).name
     data_set = "/".join(filter(None, [cfg.data.root.name, data_set]))
     return {"recipe": "/".join(recipe), "data_set": data_set}
-
-
-def format_table(result: dict[str, Any]) -> str:
-    """One line for every data set, and one for the average."""
-    rows = [f"{'data set':16s} {'views':>6s} {'videos':>8s} {'top-1':>7s} {'top-5':>7s}  95 %"]
-    parts = {**result["sets"], "average": {**result, "views": ""}}
-    for name, values in parts.items():
-        top5 = "–" if values["top5"] is None else f"{100 * values['top5']:.2f}"
-        accuracies = f"{100 * values['top1']:7.2f} {top5:>7s}"
-        if "top1_low" in values:
-            accuracies += f"  {100 * values['top1_low']:.1f} to {100 * values['top1_high']:.1f}"
-        rows.append(f"{name:16s} {values['views']:>6s} {values['videos']:8d} {accuracies}")
-    return "\n".join(rows)

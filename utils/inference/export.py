@@ -4,8 +4,6 @@ Or only its weights, as safetensors. Every file has the description of its netwo
 (utils/weights/description.py) in its metadata, so commands need no config file for it.
 """
 
-import argparse
-import json
 import os
 import shutil
 import tempfile
@@ -35,7 +33,7 @@ from utils.evaluate.label_space import list_class_names, use_own_names
 from utils.evaluate.scorer import Steps
 from utils.files import check_target, make_drafts, report_write_errors, set_default_mode
 from utils.inference import mindir, onnx_graph
-from utils.inference.checkpoint import Checkpoint
+from utils.inference.checkpoint import load_for_inference, load_network
 from utils.inference.engines import ENGINES, choose_engine, list_engines, run_in_process
 from utils.messages import VALUE, shorten
 from utils.nn.conv3d import Conv3d, DepthwiseConv3d, FrameConv, PointwiseConv3d
@@ -82,12 +80,6 @@ class ExportOptions(NamedTuple):
     outputs: str = "scores"
     online: bool = False
 
-    def name_arrays(self, scores: str, buffers: int) -> tuple[list[str], list[str]]:
-        """The names of the file's inputs and outputs; `scores` is that of the scores."""
-        names = [f"buffer_{k}" for k in range(buffers)]
-        new_names = [f"new_{name}" for name in names]
-        return [INPUT, *names], [scores, *self.outputs.split(",")[1:], *new_names]
-
 
 @dataclass(frozen=True)
 class ExportSpec:
@@ -111,29 +103,10 @@ class ExportSpec:
         buffers = [buffer.asnumpy() for buffer in self.list_buffers(net)]
         return Steps(partial(mindir.run_graph, net), buffers)
 
-    def rewrite(self, net: nn.Cell) -> None:
-        """Gives a network the form for an ONNX file."""
-        replace_cells(net, {**FOR_ONNX, **self.cells})
-
-    def write_onnx(self, load: Callable[..., nn.Cell], file: Path, engine: str, name: str) -> None:
-        """Exports scores and features for any batch of uint8 clips; raises as `export`.
-
-        Or one step of an online network. `name` is that of the network.
-        """
-        online = "online" in self.info
-        options = ExportOptions("onnx", file, batch=int(online), dtype="uint8", precision="fp32")
-        outputs = "scores" if online else WITH_FEATURES
-        options = options._replace(engine=engine, outputs=outputs, online=online)
-        export(load, spec=self, options=options, network=name)
-
 
 def read_batch(text: str) -> int:
     """The number of clips; 0 for `free`."""
-    if text != "free" and not (text.isdecimal() and len(text) <= 18 and int(text) > 0):
-        raise argparse.ArgumentTypeError(
-            f"must be an integer above 0, or free, not {shorten(text, VALUE)}"
-        )
-    return 0 if text == "free" else int(text)
+    return 0 if text == "free" else cli.number_between(1)(text)
 
 
 def check_options(
@@ -153,14 +126,10 @@ def check_options(
             "--format onnx needs onnx, and openvino or onnxruntime: pip install onnx onnxruntime"
         )
     if format == "safetensors" and (batch, input, precision, outputs, online) != WEIGHTS_ONLY:
-        raise ValueError(
-            "--format safetensors holds weights: leave out --batch, --input, --precision, "
-            "--outputs, --online"
-        )
+        options = "--batch, --input, --precision, --outputs, --online"
+        raise ValueError(f"--format safetensors holds weights: leave out {options}")
     if online and (batch not in (None, 1) or outputs != "scores"):
-        raise ValueError(
-            "--online takes one frame and returns scores: leave out --batch, --outputs"
-        )
+        raise ValueError("--online takes one frame: leave out --batch and --outputs")
     if target.suffix in {f".{kind}" for kind in ("mindir", "onnx", "safetensors")} - {f".{format}"}:
         raise ValueError(f"--target {target} ends in {target.suffix} and --format is {format}")
     if target.suffix != f".{format}":
@@ -199,24 +168,24 @@ def export_network(
     check_target(checked.target, [checkpoint_path], "--target", overwrite)
     if checked.kind == "onnx" and cfg.run.engine in ENGINES:
         checked = checked._replace(engine=choose_engine(cfg.run))
-    weights = read_checkpoint(Path(checkpoint_path))
-    checkpoint = Checkpoint(network, cfg, weights)
+    file = read_checkpoint(Path(checkpoint_path))
     # The description of the file has no path of this machine.
     spaces = network.list_label_spaces(cfg)
-    own = read_description(weights)
-    use_own_names(spaces, weights.path, own)
-    classes = list_class_names(spaces, weights.path.parent)
+    own = read_description(file)
+    use_own_names(spaces, file.path, own)
+    classes = list_class_names(spaces, file.path.parent)
     batch = checked.batch or cfg.eval.batch
     kept = {name: getattr(own, name) for name in ("metrics", "source", "seconds")} if own else {}
     exported_cfg = replace(cfg, eval=replace(cfg.eval, batch=batch))
     description = describe(network.name, exported_cfg, classes=classes, **kept)
     description = replace(description, settings=drop_folders(description.settings))
     if checked.kind == "safetensors":
-        result = export_weights(checkpoint.build(), checked.target, description)
+        result = export_weights(load_network(network, cfg, file), checked.target, description)
     else:
+        load = partial(load_for_inference, network, cfg, file)
         spec = network.describe_export(cfg, checked.online)
         spec = replace(spec, info={**spec.info, DESCRIPTION: description.to_text()})
-        result = export(checkpoint.load, spec=spec, options=checked, network=network.name)
+        result = export(load, spec=spec, options=checked, network=network.name)
     log.print_result(result, rt)
 
 
@@ -248,24 +217,26 @@ def export(
     ValueError if the file cannot be written or the network's scores are not finite, and
     RuntimeError if the outputs of the reloaded file differ from those of the float32 network.
     """
-    kind, target, batch, dtype, precision, engine = options[:6]
-    wrap = FeatureNetwork if options.outputs == WITH_FEATURES else lambda net: net
+    kind, target, batch, dtype, precision, engine, outputs, online = options
+    wrap = FeatureNetwork if outputs == WITH_FEATURES else lambda net: net
     with report_write_errors(target, "--target"), make_drafts(target.parent) as folder:
+        # What the float32 network computes for some batches
         net = wrap(spec.wrap(load(LEVEL["fp32"]))).set_train(False)
-        sizes = (1,) * STEPS if options.online else (batch,) if batch else (2, 1)
+        sizes = (1,) * STEPS if online else (batch,) if batch else (2, 1)
         random = np.random.RandomState(0)
         shape = (sum(sizes), *spec.clip)
         is_raw = dtype == "uint8"
         clips = random.randint(0, 256, shape) if is_raw else random.standard_normal(shape)
-        clips = clips.astype(dtype)
-        batches = np.split(clips, np.cumsum(sizes)[:-1])
+        batches = np.split(clips.astype(dtype), np.cumsum(sizes)[:-1])
         with runtime.eager_mode():
             steps = spec.open_steps(net)
             expected = steps.run_all(batches)
         if not all(np.isfinite(values).all() for values in expected):
             raise ValueError("the network's scores of random pixels are NaN or infinite")
+        # The file
         if kind == "onnx" or precision != "fp32":
-            rewrite = spec.rewrite if kind == "onnx" else None
+            cells = {**FOR_ONNX, **spec.cells}
+            rewrite = partial(replace_cells, builders=cells) if kind == "onnx" else None
             net = wrap(spec.wrap(load(LEVEL[precision], rewrite))).set_train(False)
         if precision == "fp16":
             # Weights are float16, but those of layer norms.
@@ -275,34 +246,28 @@ def export(
                 if parameter.dtype == ms.float32 and parameter.name not in kept:
                     parameter.set_dtype(ms.float16)
         file = folder / target.name
+        buffers = [f"buffer_{k}" for k in range(len(steps.buffers))]
+        names = [spec.output, *outputs.split(",")[1:], *(f"new_{name}" for name in buffers)]
         info = {"network": network, **spec.info, "classes": str(expected[0].shape[-1])}
         if kind == "mindir":
-            sizes = [batch or None, *spec.clip]
-            free = Tensor(shape=sizes, dtype=getattr(ms, dtype))
+            free = Tensor(shape=[batch or None, *spec.clip], dtype=getattr(ms, dtype))
             save_mindir(net, free, *spec.list_buffers(net), file=file, info=info)
         else:
-            write_onnx(net, spec, options, info, file)
+            write_onnx(net, spec, options, [INPUT, *buffers], names, info, file)
         append_checksum(file)
         set_default_mode(file)
+        # What the file computes
         if kind == "onnx":
             results = run_in_process(engine, file, batches, steps.buffers)
         else:
             results = run_mindir(file, batches, steps.buffers)
-        inputs, names = options.name_arrays(spec.output, len(steps.buffers))
-        differences = []
-        relatives = []
-        for name, values, result in zip(names, expected, results):
-            assert (result.shape, result.dtype) == (values.shape, values.dtype)
-            difference = float(np.abs(result - values).max())
-            relative = difference / max(np.ptp(values), float(np.finfo(np.float32).tiny))
-            if not relative <= TOLERANCE[precision]:
-                raise RuntimeError(
-                    f"{target} is not written: it would differ from the network by "
-                    f"{relative:.1e} of the spread of its {name}"
-                )
-            differences.append(difference)
-            relatives.append(relative)
+        absolute, relative = compare_outputs(names, expected, results, options)
         os.replace(file, target)
+    arrays = zip([*names, *buffers], [*expected, *steps.buffers])
+    entries = [
+        {"name": name, "dtype": "float32", "shape": [batch or None, *array.shape[1:]]}
+        for name, array in arrays
+    ]
     return {
         "format": kind,
         "file": str(target),
@@ -310,19 +275,11 @@ def export(
         "precision": precision,
         **({"opset": onnx_graph.OPSET} if kind == "onnx" else {}),
         "input": {"name": INPUT, "dtype": dtype, "shape": [batch or None, *spec.clip]},
-        **({"buffers": describe_arrays(inputs[1:], steps.buffers, 1)} if options.online else {}),
-        "outputs": describe_arrays(names, expected, batch),
-        "max_abs_difference": max(differences),
-        "relative_difference": max(relatives),
+        **({"buffers": entries[len(names) :]} if online else {}),
+        "outputs": entries[: len(names)],
+        "max_abs_difference": absolute,
+        "relative_difference": relative,
     }
-
-
-def describe_arrays(names: Sequence[str], arrays: Sequence[np.ndarray], batch: int) -> list[dict]:
-    """The entries of float32 inputs or outputs in stdout's last line."""
-    return [
-        {"name": name, "dtype": "float32", "shape": [batch or None, *array.shape[1:]]}
-        for name, array in zip(names, arrays)
-    ]
 
 
 class FeatureNetwork(nn.Cell):
@@ -354,21 +311,49 @@ def save_mindir(net: nn.Cell, *inputs: Tensor, file: Path, info: dict[str, str])
 
 
 def write_onnx(
-    net: nn.Cell, spec: ExportSpec, options: ExportOptions, info: dict, file: Path
+    net: nn.Cell,
+    spec: ExportSpec,
+    options: ExportOptions,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    info: dict[str, str],
+    file: Path,
 ) -> None:
+    """Translates MINDIRs of the network, which are written beside `file`."""
     import onnx
 
     graphs = []
-    buffers = spec.list_buffers(net)
     for size in (options.batch,) if options.batch else TRACED_BATCHES:
         path = file.with_name(f"{size}.mindir")
         clips = Tensor(np.zeros((size, *spec.clip), options.dtype))
-        save_mindir(net, clips, *buffers, file=path, info={})
+        save_mindir(net, clips, *spec.list_buffers(net), file=path, info={})
         graphs.append(mindir.read_graph(path))
     graph = graphs[0] if options.batch else onnx_graph.with_dynamic_batch(*graphs)
-    model = onnx_graph.translate(graph, *options.name_arrays(spec.output, len(buffers)), info)
+    model = onnx_graph.translate(graph, inputs, outputs, info)
     onnx.checker.check_model(model, full_check=True)
     onnx.save(model, str(file))
+
+
+def compare_outputs(
+    names: Sequence[str],
+    expected: Sequence[np.ndarray],
+    results: Sequence[np.ndarray],
+    options: ExportOptions,
+) -> tuple[float, float]:
+    """The largest difference, and as a fraction of the spread. Raises RuntimeError above limits."""
+    differences = []
+    relatives = []
+    for name, values, result in zip(names, expected, results):
+        assert (result.shape, result.dtype) == (values.shape, values.dtype)
+        differences.append(float(np.abs(result - values).max()))
+        spread = max(np.ptp(values), float(np.finfo(np.float32).tiny))
+        relatives.append(differences[-1] / spread)
+        if not relatives[-1] <= TOLERANCE[options.precision]:
+            raise RuntimeError(
+                f"{options.target} is not written: it would differ from the network by "
+                f"{relatives[-1]:.1e} of the spread of its {name}"
+            )
+    return max(differences), max(relatives)
 
 
 def run_mindir(
@@ -377,16 +362,6 @@ def run_mindir(
     """As `run_in_process`."""
     net = nn.GraphCell(ms.load(str(file)))
     return Steps(partial(mindir.run_graph, net), buffers).run_all(batches)
-
-
-def describe_columns(datasets: Iterable[Any]) -> str:
-    """The output columns of each data set, {name: [first, last + 1]}, as JSON."""
-    columns = {}
-    begin = 0
-    for dataset in datasets:
-        columns[dataset.name] = [begin, begin + dataset.num_classes]
-        begin += dataset.num_classes
-    return json.dumps(columns)
 
 
 # Forms of Cells that inference engines for ONNX compute faster: an engine copies the data when axes

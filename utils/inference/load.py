@@ -17,25 +17,16 @@ from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 import numpy as np
 
 from utils.evaluate.scorer import CellScorer, Scorer
-from utils.files import (
-    get_cache_folder,
-    report_write_errors,
-    wait_for_lock,
-)
-from utils.inference.checkpoint import Checkpoint
-from utils.inference.engines import (
-    ENGINES,
-    OnnxScorer,
-    choose_engine,
-    count_classes,
-    load_onnx,
-    read_description,
-)
+from utils.files import get_cache_folder, report_write_errors, wait_for_lock
+from utils.inference.checkpoint import build_network, load_for_inference
+from utils.inference.engines import ENGINES, OPEN, FileScorer, choose_engine, read_onnx
+from utils.load_config import to_dict
 from utils.log import log
+from utils.messages import escape_control
 from utils.networks import compute_key
 from utils.settings import NetworkConfig
-from utils.weights.checkpoint_file import CheckpointFile, open_weights, read_checkpoint
-from utils.weights.description import check_checksum
+from utils.weights.checkpoint_file import DESCRIPTION, CheckpointFile, read_checkpoint
+from utils.weights.description import check_checksum, parse
 
 if TYPE_CHECKING:
     from mindspore import nn
@@ -60,96 +51,165 @@ def open_scorer(
     into a cache, or MindSpore. `start` is called before MindSpore is used. Raises ValueError for a
     file that does not fit the config file.
     """
-    path = file.path if isinstance(file, CheckpointFile) else Path(file)
-    is_eager = cfg.run.mode == "eager"
-    if is_eager and path.suffix in (".onnx", ".mindir"):
-        raise ValueError(f"run.mode eager computes a checkpoint, not {path}")
-    if path.suffix == ".onnx":
-        return load_onnx(path, network=network, cfg=cfg)
+    if not isinstance(file, CheckpointFile) and Path(file).suffix in (".onnx", ".mindir"):
+        return open_exported(network, cfg, Path(file), start)
+    file = file if isinstance(file, CheckpointFile) else read_checkpoint(Path(file))
     engine = choose_engine(cfg.run)
-    if path.suffix == ".mindir":
-        if engine in ENGINES and (cfg.run.engine, cfg.run.engine_precision) != ("auto", "f32"):
-            raise ValueError(f"run.engine: {engine} cannot run {path}; export it to ONNX")
-        start()
-        from utils.inference.mindir import load_mindir
-
-        return load_mindir(path, network, cfg)
-    content = file if isinstance(file, CheckpointFile) else open_weights(path)
-    assert isinstance(content, CheckpointFile)
-    checkpoint = Checkpoint(network, cfg, content, start, for_features=True)
+    has_classifier = any(re.search(network.classifier, name) for name in file.arrays)
     scorer: Scorer
     if engine != "mindspore":
-        scorer = CachedScorer(checkpoint, engine)
+        scorer = CachedScorer(network, cfg, file, engine, new_head=not has_classifier, start=start)
     else:
-        if is_eager:
+        if cfg.run.mode == "eager":
             log.info("run.mode eager: MindSpore computes the network, operator by operator")
         elif cfg.run.engine == "auto" and cfg.run.device == "CPU":
             log.info("run.engine auto: MindSpore computes the network; openvino is not installed")
-        net = checkpoint.load(cfg.run.amp_level, dtype=cfg.run.amp_dtype)
-        scorer = CellScorer(net, str(path))
-    scorer.has_classifier = checkpoint.has_classifier
+        start()
+        level, dtype = cfg.run.amp_level, cfg.run.amp_dtype
+        net = load_for_inference(
+            network, cfg, file, level, dtype=dtype, new_head=not has_classifier
+        )
+        scorer = CellScorer(net, str(file.path))
+    scorer.has_classifier = has_classifier
     return scorer
+
+
+def open_exported(
+    network: "Network", cfg: NetworkConfig, path: Path, start: Callable[[], Any]
+) -> FileScorer:
+    """The network of an ONNX or MINDIR file for the settings of a config file.
+
+    Raises ValueError for a damaged file, one of another network, number of classes or batch, or
+    if nothing here can run it. Logs a warning for a file without a checksum.
+    """
+    engine = choose_engine(cfg.run)
+    is_onnx = path.suffix == ".onnx"
+    if cfg.run.mode == "eager":
+        raise ValueError(f"run.mode eager computes a checkpoint, not {path}")
+    if is_onnx and engine == "mindspore":
+        remedy = f"--run.device=CPU --run.engine=auto, and pip install {next(iter(ENGINES))}"
+        raise ValueError(f"{path}: an ONNX file runs on a CPU by OpenVINO: set {remedy}")
+    if not is_onnx and (cfg.run.engine in ENGINES or cfg.run.engine_precision != "f32"):
+        raise ValueError(f"run.engine: {engine} cannot run {path}; export it to ONNX")
+    if path.is_file() and not check_checksum(path):
+        log.warning("%s has no checksum, so damage to its numbers would not be noticed", path)
+    if is_onnx:
+        content = read_onnx(path)
+        open_file = functools.partial(OPEN[engine], path, cfg.run.engine_precision)
+        device = "CPU"
+    else:
+        start()
+        from utils.inference.mindir import open_mindir, read_mindir
+
+        content = read_mindir(path)
+        open_file, device = open_mindir(path)
+        engine = "mindspore"
+    classes = int(np.sum(cfg.model_arguments()["num_classes"]))  # of all heads
+    info = content.info
+    if (owner := info.get("network") or network.name) != network.name:
+        owner = escape_control(owner)[:80]
+        raise ValueError(f"{path} holds a network of {owner}, not of {network.name}")
+    if (in_file := info.get("classes", str(content.classes))) != str(classes):
+        in_file = escape_control(in_file)[:20]
+        raise ValueError(f"{path} has {in_file} classes, and the config file has {classes}")
+    settings = parse(info[DESCRIPTION], path).settings if DESCRIPTION in info else {}
+    padding = settings.get("model", {}).get("padding")
+    own_padding = to_dict(cfg)["model"].get("padding")
+    if padding not in (None, own_padding):
+        from utils.weights.mindspore_checkpoint import check_padding
+
+        check_padding(path, escape_control(str(padding))[:20], own_padding)
+    labels = "multi" if cfg.has_several_labels else "single"
+    if info.get("labels", labels) != labels:
+        raise ValueError(f"{path} was not exported with model.labels {labels}; export it again")
+    batch = content.shape[0]
+    if content.buffers is None and batch > 0 and batch != cfg.eval.batch:
+        raise ValueError(f"{path} takes {batch} clips at once: set --eval.batch={batch}")
+    normalize = None
+    if content.dtype == "float32":
+        from mindspore import Tensor
+
+        cell = build_network(network, cfg)
+        normalize = lambda clips: cell.normalize(Tensor(clips)).asnumpy()  # noqa: E731
+    return FileScorer(
+        path, content.shape, classes, open_file, engine, normalize, content.buffers, device
+    )
 
 
 class CachedScorer(Scorer):
     """The network of a checkpoint, computed by `engine` in `run.engine_precision`.
 
     The first call opens the file in the cache, or exports it. If that fails, `run.engine` is auto
-    and the precision f32, MindSpore computes the network, in float32.
+    and the precision f32, MindSpore computes the network, in float32. With `new_head` the
+    classifier is a new one: the network is for features.
 
     Raises ValueError for a checkpoint that does not fit.
     """
 
-    def __init__(self, checkpoint: Checkpoint, engine: str):
-        self.checkpoint = checkpoint
-        self.network = checkpoint.network
-        self.cfg = checkpoint.cfg
-        self.name = str(checkpoint.file.path)
+    def __init__(
+        self,
+        network: "Network",
+        cfg: NetworkConfig,
+        file: CheckpointFile,
+        engine: str,
+        new_head: bool = False,
+        start: Callable[[], Any] = lambda: None,
+    ):
+        self.network = network
+        self.cfg = cfg
+        self.file = file
+        self.name = str(file.path)
         self.engine = engine
+        self.new_head = new_head
+        self.start = start
         self.load = functools.lru_cache(maxsize=2)(self.build)
         self.folder = get_cache_folder() / "onnx"
         self.scorers: dict[tuple, Scorer] = {}  # by the shape of a clip
-        self.key = compute_key(self.network.name, self.cfg, checkpoint.file.digest)
+        self.key = compute_key(network.name, cfg, file.digest)
         if not list(self.folder.glob(f"{self.key}-*.onnx")):
             self.load("O0")  # a checkpoint that does not fit is an error before videos are read
 
     def build(self, level: str, rewrite: Optional[Callable] = None) -> "nn.Cell":
         """The network; reads the file again if its arrays are no longer in memory."""
-        file = self.checkpoint.file
-        if not file.arrays:
-            file = read_checkpoint(file.path)
-            if file.digest != self.checkpoint.file.digest:
-                raise ValueError(f"{self.name} has changed since it was read: begin again")
-        return replace(self.checkpoint, file=file).load(level, rewrite)
+        self.start()
+        file = self.file if self.file.arrays else read_checkpoint(self.file.path)
+        if file.digest != self.file.digest:
+            raise ValueError(f"{self.name} has changed since it was read: begin again")
+        return load_for_inference(
+            self.network, self.cfg, file, level, rewrite, new_head=self.new_head
+        )
 
     def __call__(self, clips: np.ndarray) -> np.ndarray:
-        return self.get_scorer(clips)(clips)
+        return self.get_scorer(clips.shape)(clips)
 
     def features(self, clips: np.ndarray) -> np.ndarray:
-        return self.get_scorer(clips).features(clips)
+        return self.get_scorer(clips.shape).features(clips)
 
-    def get_scorer(self, clips: np.ndarray) -> Scorer:
+    def get_scorer(self, shape: tuple[int, ...]) -> Scorer:
         """The scorer for clips of this shape, opened once."""
-        shape = clips.shape[1:]
-        if shape not in self.scorers:
-            self.scorers[shape] = self.open(clips.shape)
-        return self.scorers[shape]
+        clip = shape[1:]
+        if clip not in self.scorers:
+            self.scorers[clip] = self.open(shape)
+        return self.scorers[clip]
 
     def open(self, shape: tuple[int, ...], online: bool = False) -> Scorer:
         """The scorer for clips like the first ones, of this shape; `online`: for frames."""
         clip = shape[1:]
         precision = self.cfg.run.engine_precision
+        form = f"{'x'.join(map(str, clip))}{'-online' if online else ''}-{self.engine}"
+        file = self.folder / f"{self.key}-{form}.onnx"
         try:
-            form = f"{'x'.join(map(str, clip))}{'-online' if online else ''}-{self.engine}"
-            file = self.folder / f"{self.key}-{form}.onnx"
-            write = functools.partial(self.export, clip, file, online)
-            find_or_write(file, f"exporting the network for {ENGINES[self.engine]}", write)
-            classes = count_classes(self.cfg)
-            scorer = OnnxScorer(file, (0, *clip), classes, engine=self.engine, precision=precision)
+            if not is_sound(file):
+                self.export(file, clip, online)
+            with contextlib.suppress(OSError):  # the cache may be read-only
+                os.utime(file)
+            classes = int(np.sum(self.cfg.model_arguments()["num_classes"]))
+            open_file = functools.partial(OPEN[self.engine], file, precision)
+            scorer = FileScorer(file, (0, *clip), classes, open_file, self.engine)
             if online:
                 scorer.shape = shape
-                scorer.buffers = read_description(file)[-1]
-            scorer.open_session(shape)
+                scorer.buffers = read_onnx(file).buffers
+            scorer.sessions[shape] = open_file(shape)
         except (RuntimeError, ValueError) as error:
             if precision != "f32":
                 raise ValueError(f"run.engine_precision: {error}") from None
@@ -158,31 +218,28 @@ class CachedScorer(Scorer):
             log.warning("run.engine auto: MindSpore computes the network: %s", error)
             return CellScorer(self.load("O0"), self.name)
         self.load.cache_clear()
-        self.checkpoint = replace(self.checkpoint, file=self.checkpoint.file._replace(arrays={}))
+        self.file = self.file._replace(arrays={})
         log.info("%s computes the network, in %s", ENGINES[self.engine], PRECISIONS[precision])
         return scorer
 
-    def export(self, clip: tuple[int, ...], file: Path, online: bool) -> None:
+    def export(self, file: Path, clip: tuple[int, ...], online: bool) -> None:
+        """Leaves a sound file in the cache, which this process or one that was faster writes."""
+        from utils.inference.export import WITH_FEATURES, ExportOptions, export
+
+        outputs = "scores" if online else WITH_FEATURES
+        options = ExportOptions(
+            "onnx", file, int(online), "uint8", "fp32", self.engine, outputs, online
+        )
         spec = replace(self.network.describe_export(self.cfg, online), clip=clip)
-        spec.write_onnx(self.load, file, self.engine, self.network.name)
-
-
-def find_or_write(file: Path, work: str, write: Callable[[], None]) -> None:
-    """Leaves a sound file in the cache, which this process or one that was faster writes.
-
-    `work` says in the log what `write` does.
-    """
-    if not is_sound(file):
+        work = f"exporting the network for {ENGINES[self.engine]}"
         with report_write_errors(file.parent, "the cache of exported networks"):
             file.parent.mkdir(parents=True, exist_ok=True)
             waiting = functools.partial(log.info, f"waiting for another process, {work} ...")
             with wait_for_lock(file.parent, waiting, LONGEST_WAIT):  # of several ranks, one works
                 if not is_sound(file):
                     log.info("%s, once ...", work)
-                    write()
+                    export(self.load, spec, options, self.network.name)
                     delete_old_files(file.parent)  # under the lock: no other export is running
-    with contextlib.suppress(OSError):  # the cache may be read-only
-        os.utime(file)
 
 
 def is_sound(file: Path) -> bool:

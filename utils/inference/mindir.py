@@ -5,27 +5,17 @@ number, tuple or tensor. Every node has the shape of its result, with -1 for a f
 """
 
 import os
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, Callable, NamedTuple
 
 import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn
 from mindspore.train.mind_ir_pb2 import ModelProto
 
-from utils.inference.engines import (
-    FileScorer,
-    build_normalization,
-    check_contents,
-    count_classes,
-    shorten_error,
-    warn_without_checksum,
-)
+from utils.inference.engines import Exported, shorten_error
 from utils.messages import escape_control
-from utils.settings import NetworkConfig
-
-if TYPE_CHECKING:
-    from utils.networks import Network
 
 # The numbers of protobuf's types, the same in ONNX.
 DTYPES = {1: "float32", 2: "uint8", 6: "int32", 7: "int64", 9: "bool", 10: "float16"}
@@ -66,23 +56,6 @@ class Graph(NamedTuple):
     info: dict[str, str]
 
 
-class MindirScorer(FileScorer):
-    """The network in a MINDIR."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.device = ms.get_context("device_target")
-        try:
-            self.net = nn.GraphCell(ms.load(self.name))
-        except Exception as error:  # noqa: BLE001 MindSpore raises several kinds
-            raise ValueError(
-                f"{self.path}: not a readable MINDIR: {shorten_error(error)}"
-            ) from None
-
-    def compute(self, clips: np.ndarray, *buffers: np.ndarray) -> list[np.ndarray]:
-        return run_graph(self.net, clips, *buffers)
-
-
 def run_graph(net: nn.Cell, *inputs: np.ndarray) -> list[np.ndarray]:
     """The outputs of a Cell that returns one or several."""
     outputs = net(*map(Tensor, inputs))
@@ -90,27 +63,26 @@ def run_graph(net: nn.Cell, *inputs: np.ndarray) -> list[np.ndarray]:
     return [output.asnumpy() for output in outputs]
 
 
-def load_mindir(path: Path, network: "Network", cfg: NetworkConfig) -> MindirScorer:
-    """The network of a MINDIR for the settings of a config file.
+def open_mindir(path: Path) -> tuple[Callable, str]:
+    """(function from the shape of clips to what computes the outputs, device)."""
+    try:
+        net = nn.GraphCell(ms.load(str(path)))
+    except Exception as error:  # noqa: BLE001 MindSpore raises several kinds
+        raise ValueError(f"{path}: not a readable MINDIR: {shorten_error(error)}") from None
+    return lambda shape: partial(run_graph, net), ms.get_context("device_target")
 
-    Raises ValueError for a damaged file, or one of another network, number of classes or batch.
-    Logs a warning for a file without a checksum.
-    """
-    warn_without_checksum(path)
+
+def read_mindir(path: Path) -> Exported:
+    """Raises ValueError for a damaged file, and for numbers that are not finite."""
     graph = read_graph(path)
     for name, value in graph.weights.items():  # some operators would hide it
         if value.dtype.kind == "f" and not np.isfinite(value).all():
-            raise ValueError(
-                f"{path}: its {escape_control(name)[:100]} has NaN or infinite numbers"
-            )
+            name = escape_control(name)[:100]
+            raise ValueError(f"{path}: its {name} has NaN or infinite numbers")
     source, *others = graph.inputs
     buffers = [array.shape for array in others] if "online" in graph.info else None
-    batch = source.shape[0] if buffers is None else 0
     classes = graph.outputs[0].shape[-1]
-    check_contents(path, cfg=cfg, info=graph.info, classes=classes, batch=batch)
-    takes_floats = DTYPES.get(source.dtype) == "float32"
-    normalize = build_normalization(network, cfg) if takes_floats else None
-    return MindirScorer(path, source.shape, count_classes(cfg), normalize, buffers)
+    return Exported(source.shape, DTYPES.get(source.dtype, ""), classes, buffers, graph.info)
 
 
 def read_graph(path: Path) -> Graph:

@@ -11,10 +11,8 @@ from __future__ import annotations
 import contextlib
 import fnmatch
 import functools
-import itertools
 import json
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from numbers import Integral, Real
 from pathlib import Path
@@ -26,13 +24,19 @@ from utils import runtime
 from utils.evaluate.label_space import LabelSpace, assign_class_names
 from utils.evaluate.scorer import Scorer, Steps, video_scores, view_features
 from utils.evaluate.windows import choose_passes, read_ahead, read_windows
-from utils.files import ROOT
-from utils.inference.checkpoint import Checkpoint, build_network
+from utils.files import ROOT, check_target
+from utils.inference.checkpoint import build_network, load_for_inference
 from utils.inference.engines import FileScorer
 from utils.inference.load import CachedScorer, open_scorer
-from utils.inference.prediction import Prediction, WindowResult, collect_windows, name_values
+from utils.inference.prediction import (
+    Prediction,
+    RankedClasses,
+    RankedSets,
+    WindowResult,
+    name_values,
+)
 from utils.load_config import find_recipes, load_config, resolve_yaml
-from utils.messages import LINE, check_choice, find_nearest, format_line, format_value
+from utils.messages import check_choice, format_value
 from utils.networks import (
     Network,
     find_network,
@@ -44,7 +48,7 @@ from utils.settings import LARGEST, NetworkConfig, Run, VideoData
 from utils.video.images import ArrayFrames
 from utils.video.reader import FrameReader, VideoError
 from utils.video.windows import Window, split_into_windows
-from utils.weights.checkpoint_file import read_checkpoint
+from utils.weights.checkpoint_file import open_weights, read_checkpoint
 from utils.weights.preparation import resolve_checkpoint
 from utils.weights.published import find_published, list_published
 
@@ -57,20 +61,20 @@ AnyPath = Union[str, Path]
 Source = Union[str, Path, np.ndarray]  # a video, a folder of frames or an image; or frames
 Settings = Union[Mapping[str, Any], Sequence[str]]
 DEVICES: set[str] = set()  # on which MindSpore computes in this process
-# A command at the end of a message; or the dashes of a setting or of an argument of `load`.
-OPTION = re.compile(r"(: python .*)|--(?=\w+\.\w|(?:labels|network)\b)")
-
-
-@contextlib.contextmanager
-def python_errors() -> Iterator[None]:
-    """Inside, and in functions that this decorates, ValueErrors have one line.
-
-    They name settings and arguments without the dashes of a command line, but for whole commands.
-    """
-    try:
-        yield
-    except ValueError as error:
-        raise ValueError(OPTION.sub(r"\1", format_line(error, LINE))) from None
+# (kind, least, most, words) of an argument
+INTEGER = (Integral, 1, LARGEST, "an integer of at least 1")
+LEAST_0 = (Real, 0, LARGEST, "a number of at least 0")
+ABOVE_0 = (Real, np.nextafter(0, 1), LARGEST, "a number above 0")
+NUMBERS = {
+    "num_classes": INTEGER,
+    "workers": INTEGER,
+    "top": INTEGER,
+    "threshold": (Real, 0, 1, "a number from 0 to 1"),
+    "window": LEAST_0,
+    "retry": LEAST_0,
+    "step": ABOVE_0,
+    "fps": ABOVE_0,
+}
 
 
 def list_recipes(network: str = "") -> list[str]:
@@ -87,7 +91,6 @@ def list_weights(pattern: str = "*") -> list[str]:
     return sorted(fnmatch.filter(names, pattern))
 
 
-@python_errors()
 def load(
     recipe: AnyPath,
     checkpoint: AnyPath = "",
@@ -110,12 +113,11 @@ def load(
     Raises ValueError, also for a second device: MindSpore allows one in a process.
     """
     overrides = list_overrides(settings, device)
-    if checkpoint:
-        chosen, cfg = load_recipe(recipe, overrides, network)
-        path = resolve_checkpoint(os.fspath(checkpoint))
-    else:
-        chosen, cfg, path = load_described(recipe, overrides)
-    return build_model(chosen, cfg=cfg, checkpoint=path, labels=labels)
+    if not checkpoint:
+        return build_model(*load_described(recipe, overrides), labels=labels)
+    chosen, cfg = load_recipe(recipe, overrides, network)
+    path = resolve_checkpoint(os.fspath(checkpoint))
+    return build_model(chosen, cfg, path, labels)
 
 
 def load_recipe(
@@ -136,17 +138,12 @@ def load_described(
     if os.path.isfile(weights):
         return *load_own_config(Path(weights), overrides), os.fspath(weights)
     name = os.fspath(weights)
-    if name not in list_published():
-        near = find_nearest(name, list_published())
-        advice = f"; nearest: {near}" if near else ""
-        raise ValueError(f"give a checkpoint: no published weights are called {name}{advice}")
+    check_choice(name, list_published(), "checkpoint or name of published weights")
     entry = find_published(name)
-    recipe = ROOT / entry.recipe
     overrides = [*(setting.removeprefix("--") for setting in entry.settings), *overrides]
-    return *load_recipe(recipe, overrides), resolve_checkpoint(name)
+    return *load_recipe(ROOT / entry.recipe, overrides), resolve_checkpoint(name)
 
 
-@python_errors()
 def load_cell(
     weights: AnyPath,
     num_classes: int | Sequence[int] | None = None,
@@ -167,7 +164,7 @@ def load_cell(
     if num_classes is not None:
         counts = [*num_classes] if isinstance(num_classes, Sequence) else [num_classes]
         for count in counts:
-            check_positive_integer(count, "num_classes")
+            check_numbers(num_classes=count)
         own = cfg.class_counts
         if len(counts) != len(own):
             raise ValueError(f"num_classes: give a number for each data set, as {[*own]}")
@@ -180,7 +177,6 @@ def load_cell(
     return net.set_train(False)
 
 
-@python_errors()
 def start(
     recipe: AnyPath, *, device: str = "", settings: Settings = (), network: str = ""
 ) -> tuple[Network, NetworkConfig, runtime.Runtime]:
@@ -195,18 +191,15 @@ def start(
 
 def list_overrides(settings: Settings, device: str = "") -> list[str]:
     """`section.key=value` of every setting, as on the command line, and of the device if given."""
-    own_device = [f"run.device={device}"] if device else []
-    if not isinstance(settings, Mapping):
-        is_list = isinstance(settings, Sequence) and not isinstance(settings, str)
-        if is_list and all(isinstance(setting, str) for setting in settings):
-            return [*settings, *own_device]
+    if isinstance(settings, Mapping):
+        settings = [
+            f"{name}={value if isinstance(value, str) else json.dumps(value, default=str)}"
+            for name, value in settings.items()
+        ]
+    elif isinstance(settings, str):
         value = format_value(settings)
         raise ValueError(f"settings must be a list of texts or {{name: value}}, not {value}")
-    lines = [
-        f"{name}={value if isinstance(value, str) else json.dumps(value, default=str)}"
-        for name, value in settings.items()
-    ]
-    return [*lines, *own_device]
+    return [*settings, *([f"run.device={device}"] if device else [])]
 
 
 def build_model(
@@ -214,10 +207,10 @@ def build_model(
 ) -> Model:
     """The model with the settings `cfg`; else as `load`."""
     heads = network.list_label_spaces(cfg)
-    assign_class_names(heads, os.fspath(labels), os.fspath(checkpoint))
-    start = functools.cache(lambda: start_device(cfg.run))
+    file = open_weights(Path(checkpoint))
+    assign_class_names(heads, os.fspath(labels), file)
     with runtime.guest(cfg.run):
-        scorer = open_scorer(network, cfg, os.fspath(checkpoint), start=start)
+        scorer = open_scorer(network, cfg, file, start=functools.partial(start_device, cfg.run))
     return Model(network, cfg=cfg, scorer=scorer, heads=heads)
 
 
@@ -226,8 +219,7 @@ def start_device(run: Run) -> None:
     others = DEVICES - {run.device}
     if others:
         raise ValueError(
-            f"run.device: this process computes on {others.pop()}, and MindSpore allows one device "
-            f"in a process; load the network for {run.device} in another process"
+            f"run.device: this process computes on {others.pop()}; use another one for {run.device}"
         )
     runtime.start_device(run)
     DEVICES.add(run.device)
@@ -253,13 +245,12 @@ class Model(contextlib.AbstractContextManager["Model"]):
         state = f"{self.scorer.device}: {self.scorer.name}" if self.scorer else "closed"
         return f"<Model {self.network.name}, {classes} classes, {state}>"
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
+    def close(self, *_: object) -> None:
         """Gives the memory of the network back; then a prediction is a ValueError."""
         with runtime.GUEST:  # not while a thread computes
             self.scorer = None
+
+    __exit__ = close
 
     @property
     def names(self) -> list[str] | dict[str, list[str]]:
@@ -287,7 +278,7 @@ class Model(contextlib.AbstractContextManager["Model"]):
 
         Raises VideoError for a video that cannot be read, ValueError for other arguments.
         """
-        check_top(top, threshold)
+        check_numbers(top=top, threshold=threshold)
         return self.score_windows(self.read(source, window, fps), top, threshold)[0]
 
     def predict_many(
@@ -305,7 +296,7 @@ class Model(contextlib.AbstractContextManager["Model"]):
         `workers` threads decode the next videos, at most one window of each, while the network
         computes. `threshold`: as in `predict`.
         """
-        check_top(top, threshold)
+        check_numbers(top=top, threshold=threshold)
         read = functools.partial(self.read, window=window, fps=fps)
         return run_many(read, paths, workers, lambda p: self.score_windows(p, top, threshold)[0])
 
@@ -318,14 +309,11 @@ class Model(contextlib.AbstractContextManager["Model"]):
 
     @contextlib.contextmanager
     def computing(self) -> Iterator[None]:
-        """Inside, MindSpore is a guest of the program, and errors are `python_errors`."""
-        with python_errors(), runtime.guest(self.cfg.run):
-            self.check_open()
+        """Inside, MindSpore is a guest of the program."""
+        with runtime.guest(self.cfg.run):
+            if self.scorer is None:
+                raise ValueError("this model is closed; load it again")
             yield
-
-    def check_open(self) -> None:
-        if self.scorer is None:
-            raise ValueError("this model is closed; load it again")
 
     def scores(self, clips: np.ndarray) -> np.ndarray:
         """float32 (N, classes), what the network computes for clips uint8 (N, ...).
@@ -383,23 +371,37 @@ class Model(contextlib.AbstractContextManager["Model"]):
         self, source: Source, window: float | None = None, fps: float | None = None
     ) -> Iterator[tuple[Window, list[np.ndarray]]]:
         """The windows of a video, each with the views of each head."""
-        check_numbers("of at least 0", window=window)
-        check_numbers("above 0", fps=fps)
-        self.check_open()
+        check_numbers(window=window, fps=fps)
         with self.open(source, fps) as reader:
             yield from read_windows(reader, split_into_windows(reader, window), self.heads)
 
     def score_windows(
         self, parts: Iterable[tuple[Window, list[np.ndarray]]], top: int, threshold: float = 0.0
     ) -> tuple[Prediction, WindowResult]:
-        """The prediction for the windows of `read`, and its surest window with the views."""
+        """The prediction for the windows of `read`, and its surest window.
 
-        def score(window: Window, views: list[np.ndarray]) -> WindowResult:
+        Only that window's views stay in memory.
+        """
+        spans = []
+        by_window = []
+        best = None
+        highest = -1.0
+        for window, views in parts:
             with self.computing():
                 probs = [head.predict_probs(self.scorer, v) for head, v in zip(self.heads, views)]
-            return WindowResult(window, views, probs)
-
-        return collect_windows(self.heads, itertools.starmap(score, parts), top, threshold)
+            spans.append(window.span)
+            by_window.append(probs)
+            confidence = max(float(values.max()) for values in probs)
+            if confidence > highest:
+                best, highest = WindowResult(window, views, probs), confidence
+        by_head = [np.stack(values) for values in zip(*by_window)]
+        if len(self.heads) == 1:
+            classes = RankedClasses(self.heads, spans, by_head, threshold)
+            classes.extend(classes.top(top))
+            return classes, best
+        sets = RankedSets(self.heads, spans, by_head, threshold)
+        sets.update(sets.top(top))
+        return sets, best
 
     def stream(
         self,
@@ -425,56 +427,27 @@ class Model(contextlib.AbstractContextManager["Model"]):
 
         Raises VideoError if the source cannot be opened, ValueError for other arguments.
         """
-        from utils.files import check_target
-        from utils.inference.stream import (
-            ImagePredictor,
-            Stream,
-            Timing,
-            WindowPredictor,
-            open_source,
-        )
-        from utils.video.reader import DEFAULT_FPS
-        from utils.video.writer import CaptionedVideo
+        from utils.inference.stream import open_stream  # here: it imports what draws captions
 
-        check_top(top, threshold)
-        check_numbers("of at least 0", window=window, retry=retry)
-        check_numbers("above 0", step=step, fps=fps)
-        self.check_open()
+        check_numbers(window=window, step=step, fps=fps, retry=retry)
+        check_numbers(top=top, threshold=threshold)
         if save:
             check_target(Path(save), [str(source)], "save", overwrite)
-        opened = open_source(str(source), self.cfg.data, retry)
-        timing = Timing(opened, window=window, step=step, fps=fps)
-        with self.computing():
-            # Frame by frame if the network can, else sliding windows
-            online = self.network.find_online_predictor(self.cfg)
-            if online and window is None and step is None:
-                scorer = online(self.cfg, timing, self.open_steps)
-            elif self.network.reads_images:
-                scorer = ImagePredictor(self.scorer, self.heads[0], timing)
-            else:
-                scorer = WindowPredictor(self.scorer, self.heads, timing)
-        return Stream(
-            opened,
-            scorer=scorer,
-            heads=self.heads,
-            top=top,
-            threshold=threshold,
-            video=CaptionedVideo(Path(save), opened.fps or DEFAULT_FPS) if save else None,
-            run=self.cfg.run,
-        )
+        times = {"window": window, "step": step, "fps": fps}
+        return open_stream(self, str(source), retry, save, times, top=top, threshold=threshold)
 
     def open_steps(self, shape: tuple[int, ...]) -> Steps:
         """The network for frames of this shape (C, H, W), by the engine of `run.engine`."""
         if self.cfg.run.engine_precision != "f32":
-            raise ValueError(
-                f"run.engine_precision {self.cfg.run.engine_precision}: frame by frame, this "
-                "network is computed in f32; give a window and a step"
-            )
+            raise ValueError("run.engine_precision: frame by frame it is f32; or give a window")
         scorer = self.scorer
         if isinstance(scorer, CachedScorer):
             scorer = scorer.open((1, *shape), online=True)
         if isinstance(scorer, FileScorer):
-            return scorer.open_steps()
+            path, shapes = scorer.path, scorer.buffers
+            if shapes is None:
+                raise ValueError(f"{path} takes clips: give --window, or export it with --online")
+            return Steps(scorer.run, [np.zeros(shape, np.float32) for shape in shapes])
         spec = self.network.describe_export(self.cfg, online=True)
         return spec.open_steps(spec.wrap(self.load_cell()).set_train(False))
 
@@ -484,7 +457,8 @@ class Model(contextlib.AbstractContextManager["Model"]):
         if Path(path).suffix in (".mindir", ".onnx"):
             raise ValueError(f"MindSpore computes this network from a checkpoint, not {path}")
         start_device(self.cfg.run)
-        return Checkpoint(self.network, self.cfg, read_checkpoint(Path(path))).load("O0")
+        file = read_checkpoint(Path(path))
+        return load_for_inference(self.network, self.cfg, file, "O0")
 
 
 def run_many(
@@ -494,7 +468,7 @@ def run_many(
     compute: Callable[[Iterator[Any]], Any],
 ) -> Iterator[tuple[Source, Any]]:
     """Each source with `compute(read(source))` or its VideoError; threads read ahead."""
-    check_positive_integer(workers, "workers")
+    check_numbers(workers=workers)
     if isinstance(sources, (str, os.PathLike)) or not isinstance(sources, Iterable):
         value = format_value(sources)
         raise ValueError(f"several sources are needed, not {value}; predict and features take one")
@@ -506,22 +480,10 @@ def run_many(
         yield source, result
 
 
-def check_positive_integer(value: int, name: str) -> None:
-    if not isinstance(value, Integral) or value < 1 or value is True:
-        raise ValueError(f"{name} must be an integer of at least 1, not {format_value(value)}")
-
-
-def check_top(top: int, threshold: float) -> None:
-    """Raises ValueError unless `top` is a number of classes, and `threshold` a probability."""
-    check_positive_integer(top, "top")
-    if not (isinstance(threshold, Real) and 0 <= threshold <= 1):
-        raise ValueError(f"threshold must be a number from 0 to 1, not {format_value(threshold)}")
-
-
-def check_numbers(bound: str, **values: float | None) -> None:
-    """Raises ValueError unless a value is None or a number of `bound`: above 0, of at least 0."""
-    least = 0 if bound == "of at least 0" else np.nextafter(0, 1)
+def check_numbers(**values: float | None) -> None:
+    """Raises ValueError for an argument that is not None and not as NUMBERS says."""
     for name, value in values.items():
-        is_number = isinstance(value, Real) and least <= value <= LARGEST
+        kind, least, most, words = NUMBERS[name]
+        is_number = isinstance(value, kind) and value is not True and least <= value <= most
         if value is not None and not is_number:
-            raise ValueError(f"{name} must be a number {bound}, not {format_value(value)}")
+            raise ValueError(f"{name} must be {words}, not {format_value(value)}")

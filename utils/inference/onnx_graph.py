@@ -13,7 +13,7 @@ from typing import Any, Callable, NamedTuple, Union
 
 import numpy as np
 
-from utils.inference.mindir import Array, Graph, Node
+from utils.inference.mindir import DTYPES, Array, Graph, Node
 
 # Read by ONNX Runtime from 1.14 on
 OPSET = 18
@@ -136,55 +136,37 @@ def translate(
         if used & set(node.output):
             used.update(node.input)
             nodes.append(node)
-    onnx_graph = helper.make_graph(
-        nodes[::-1],
-        "network",
-        [describe_array(name, array) for name, array in zip(inputs, graph.inputs)],
-        [describe_array(name, result) for name, result in zip(outputs, graph.outputs)],
-        [
-            numpy_helper.from_array(np.ascontiguousarray(array), name)
-            for name, array in arrays.items()
-            if name in used
-        ],
-    )
+    ends = [
+        helper.make_tensor_value_info(
+            name, array.dtype, [size if size > 0 else "batch" for size in array.shape]
+        )
+        for name, array in zip([*inputs, *outputs], [*graph.inputs, *graph.outputs])
+    ]
+    stored = [
+        numpy_helper.from_array(np.ascontiguousarray(array), name)
+        for name, array in arrays.items()
+        if name in used
+    ]
+    sources, results = ends[: len(inputs)], ends[len(inputs) :]
+    onnx_graph = helper.make_graph(nodes[::-1], "network", sources, results, stored)
     opset = [helper.make_opsetid("", OPSET)]
     model = helper.make_model(onnx_graph, opset_imports=opset, ir_version=IR)
     helper.set_model_props(model, info)
     return model
 
 
-def describe_array(name: str, array: Array) -> Any:
-    """An input or output; a free axis is called `batch`."""
-    from onnx import helper
-
-    shape = [size if size > 0 else "batch" for size in array.shape]
-    return helper.make_tensor_value_info(name, array.dtype, shape)
-
-
 ARRAYS = (np.ndarray, Tiled)
 
 
-def numpy_type(node: Node) -> np.dtype:
-    from onnx import helper
-
-    return helper.tensor_dtype_to_np_dtype(node.output.dtype)
-
-
-def elementwise(kind: str) -> Callable:
-    """Translates an operator without settings that broadcasts in ONNX as in MindSpore."""
-
-    def translate_elementwise(build, node, *arguments):
-        dtype = numpy_type(node)
-        names = [a if isinstance(a, str) else build.add_constant(a, dtype) for a in arguments]
-        return build.add(kind, *names)
-
-    return translate_elementwise
+def add_elementwise(build, node, *arguments):
+    """An operator without settings that broadcasts in ONNX as in MindSpore."""
+    dtype = DTYPES[node.output.dtype]
+    names = [a if isinstance(a, str) else build.add_constant(a, dtype) for a in arguments]
+    return build.add(ELEMENTWISE[node.kind], *names)
 
 
-def reduction(kind: str) -> Callable:
-    return lambda build, node, x, axes, keep, *_: build.add(
-        kind, x, build.add_constant(axes), keepdims=int(keep)
-    )
+def add_reduction(build, node, x, axes, keep, *_):
+    return build.add(node.kind, x, build.add_constant(axes), keepdims=int(keep))
 
 
 def add_convolution(build, node, x, weight):
@@ -217,24 +199,18 @@ def add_reshape(build, node, x, _):
     sizes = node.output.shape
     conv = build.sources.get(x)
     settings = conv.settings if conv is not None and conv.kind == "Conv2D" else {"group": 0}
-    if (
-        settings["group"] == 1
-        and [
-            *trailing_values(settings["kernel_size"], 2),
-            *trailing_values(settings["stride"], 2),
-        ]
-        == [1] * 4
-    ):
+    spans = [settings.get(name, 0) for name in ("kernel_size", "stride")]
+    if settings["group"] == 1 and [trailing_values(span, 2) for span in spans] == [[1, 1]] * 2:
         source, weight, *bias = build.producers[x].input
         before = build.producers.get(source)
-        if before is not None and before.op_type == "Reshape":
-            clip = build.shapes[before.input[0]].shape
-            if len(clip) == 5 and clip[2:] == sizes[2:]:
-                reshaped = build.producers.get(weight)
-                weight = reshaped.input[0] if reshaped is not None else weight
-                shape = build.add_constant([sizes[1], clip[1], 1, 1, 1])
-                weight = build.add("Reshape", weight, shape)
-                return build.add("Conv", before.input[0], weight, *bias, kernel_shape=[1, 1, 1])
+        is_reshaped = before is not None and before.op_type == "Reshape"
+        clip = build.shapes[before.input[0]].shape if is_reshaped else ()
+        if len(clip) == 5 and clip[2:] == sizes[2:]:
+            reshaped = build.producers.get(weight)
+            weight = reshaped.input[0] if reshaped is not None else weight
+            shape = build.add_constant([sizes[1], clip[1], 1, 1, 1])
+            weight = build.add("Reshape", weight, shape)
+            return build.add("Conv", before.input[0], weight, *bias, kernel_shape=[1, 1, 1])
     return build.add("Reshape", x, build.add_constant(sizes))
 
 
@@ -245,14 +221,9 @@ def trailing_values(values: Union[int, tuple], count: int) -> list[int]:
 
 def add_max_pool(build, node, x):
     settings = node.settings
-    same_size = settings["pad_mode"].lower() == "same"
-    return build.add(
-        "MaxPool",
-        x,
-        kernel_shape=settings["kernel_size"][2:],
-        strides=settings["strides"][2:],
-        auto_pad="SAME_UPPER" if same_size else "VALID",
-    )
+    padding = "SAME_UPPER" if settings["pad_mode"].lower() == "same" else "VALID"
+    kernel, strides = settings["kernel_size"][2:], settings["strides"][2:]
+    return build.add("MaxPool", x, kernel_shape=kernel, strides=strides, auto_pad=padding)
 
 
 def add_max_pool_3d(build, node, x):
@@ -377,7 +348,7 @@ ELEMENTWISE = {"Add": "Add", "Divs": "Div", "Erf": "Erf", "Maximum": "Max", "Mul
 ELEMENTWISE |= {"Muls": "Mul", "ReLU": "Relu", "Sigmoid": "Sigmoid", "Sub": "Sub"}
 # A translator gets the builder, the MINDIR's node and its arguments, and returns the result.
 TRANSLATORS: dict[str, Callable] = {
-    **{kind: elementwise(translation) for kind, translation in ELEMENTWISE.items()},
+    **dict.fromkeys(ELEMENTWISE, add_elementwise),
     "BatchMatMul": add_batch_matmul,
     "BiasAdd": add_bias,
     # -1 keeps an axis, which ONNX writes as 1.
@@ -404,10 +375,10 @@ TRANSLATORS: dict[str, Callable] = {
     "MaxPool": add_max_pool,
     "MaxPool3DWithArgmax": add_max_pool_3d,
     "ReLU6": lambda build, node, x: build.add(
-        "Clip", x, *(build.add_constant(bound, numpy_type(node)) for bound in (0, 6))
+        "Clip", x, *(build.add_constant(bound, DTYPES[node.output.dtype]) for bound in (0, 6))
     ),
-    "ReduceMean": reduction("ReduceMean"),
-    "ReduceSum": reduction("ReduceSum"),
+    "ReduceMean": add_reduction,
+    "ReduceSum": add_reduction,
     "Reshape": add_reshape,
     "SiLU": lambda build, node, x: build.add("Mul", x, build.add("Sigmoid", x)),
     "Slice": add_slice_by_size,

@@ -1,6 +1,6 @@
 """The classes of a video, ranked once: for Python, records, captions, tables and pages."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -111,37 +111,6 @@ class RankedSets(Prediction, dict):  # type: ignore[type-arg]
     """A prediction that is also the dictionary of `top`, for a network of several data sets."""
 
 
-def collect_windows(
-    heads: Sequence[LabelSpace],
-    results: Iterable[WindowResult],
-    count: int = 5,
-    threshold: float = 0.0,
-) -> tuple[Prediction, WindowResult]:
-    """The prediction of a video, a list or dictionary of `count` classes, and its surest window.
-
-    Only that window's views stay in memory.
-    """
-    spans = []
-    by_window = []
-    best = None
-    highest = -1.0
-    for result in results:
-        spans.append(result.window.span)
-        by_window.append(result.probabilities)
-        confidence = max(float(probs.max()) for probs in result.probabilities)
-        if best is None or confidence > highest:
-            best, highest = result, confidence
-    assert best is not None
-    by_head = [np.stack(values) for values in zip(*by_window)]
-    if len(heads) == 1:
-        classes = RankedClasses(heads, spans, by_head, threshold)
-        classes.extend(classes.top(count))
-        return classes, best
-    sets = RankedSets(heads, spans, by_head, threshold)
-    sets.update(sets.top(count))
-    return sets, best
-
-
 def rank_classes(
     head: LabelSpace, probabilities: np.ndarray, top: int, threshold: float = 0.0
 ) -> list[dict]:
@@ -167,15 +136,6 @@ def rank_classes(
 def name_values(heads: Sequence[LabelSpace], values: Sequence) -> Any:
     """The value of the only head; of several {name of the head: value}."""
     return values[0] if len(heads) == 1 else {h.name: v for h, v in zip(heads, values)}
-
-
-def list_columns(heads: Sequence[LabelSpace]) -> list[str]:
-    """A heading for each class of each head: its name, or its number."""
-    return [
-        f"{head.name}/{name}" if head.name else name
-        for head in heads
-        for name in head.name_classes()
-    ]
 
 
 def make_file_names(videos: list[str]) -> list[str]:

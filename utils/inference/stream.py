@@ -9,11 +9,12 @@ import abc
 import itertools
 import threading
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
 import numpy as np
 
@@ -22,7 +23,7 @@ from utils.evaluate.label_space import LabelSpace
 from utils.evaluate.windows import crop_for_heads, warn_of_short_window
 from utils.inference.prediction import Prediction, make_file_names
 from utils.log import log
-from utils.settings import ImageData, VideoData
+from utils.settings import VideoData
 from utils.video import live
 from utils.video.decoders import open_path, open_video
 from utils.video.live import Frame, LatestItems, StreamSource
@@ -32,6 +33,7 @@ from utils.video.writer import CaptionedVideo
 
 if TYPE_CHECKING:
     from utils.evaluate.scorer import Scorer
+    from utils.inference.model import Model
     from utils.settings import Run
 
 WAITING_FRAMES = 8  # of a live source that is read frame by frame; older ones are dropped
@@ -55,21 +57,6 @@ class Timing(NamedTuple):
     @property
     def source_fps(self) -> float:
         return self.source.fps or DEFAULT_FPS
-
-
-def open_source(source: str, data: ImageData, retry: float) -> StreamSource:
-    """The frames of a camera (a number), an address, a video file or a folder of frames."""
-    max_pixels = data.max_pixels if isinstance(data, VideoData) else MAX_PIXELS
-    portable = isinstance(data, VideoData) and data.reader == "portable"
-    if source.isdecimal():
-        connect = partial(live.open_camera, int(source))
-        return StreamSource(f"camera_{source}", connect, retry, log.warning)
-    if live.is_address(source):
-        connect = partial(live.open_address, source, max_pixels, portable=portable)
-        return StreamSource(live.name_address(source), connect, retry, log.warning)
-    reader = open_path(source, data) if isinstance(data, VideoData) else open_video(source)
-    (name,) = make_file_names([source])
-    return StreamSource(name, partial(live.open_file, reader), retry=0.0)
 
 
 class PreparedFrame(NamedTuple):
@@ -169,10 +156,7 @@ class WindowPredictor(StreamPredictor):
 
     def __init__(self, scorer: "Scorer", heads: Sequence[LabelSpace], timing: Timing):
         if timing.fps is not None:
-            raise ValueError(
-                "fps: this network reads windows, not single frames; set step, the seconds from "
-                "one window to the next (tsm with model.online=true reads frame by frame)"
-            )
+            raise ValueError("fps: this network reads windows; set step, or in tsm online=true")
         super().__init__(timing.source_fps)
         source = timing.source
         seconds = WINDOW if timing.window is None else timing.window
@@ -299,9 +283,6 @@ class Stream(Iterator[StreamResult], AbstractContextManager["Stream"]):
     def __next__(self) -> StreamResult:
         return next(self.results)
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def stop(self) -> None:
         """Ends the iteration after the present result; from any thread."""
         self.stopped.set()
@@ -309,12 +290,14 @@ class Stream(Iterator[StreamResult], AbstractContextManager["Stream"]):
         if self.queue:
             self.queue.close()
 
-    def close(self) -> None:
+    def close(self, *_: object) -> None:
         """Ends the iteration, and completes the saved video."""
         self.stop()
         self.results.close()
         if self.video:
             self.video.close()
+
+    __exit__ = close
 
     def compute_results(self) -> Generator[StreamResult, None, None]:
         prepared = self.prepare_frames()
@@ -344,9 +327,6 @@ class Stream(Iterator[StreamResult], AbstractContextManager["Stream"]):
                 prepared.close()
             if self.video:
                 self.video.close()
-            if self.dropped or self.scorer.skipped:
-                counts = (self.source.name, self.dropped, self.scorer.skipped)
-                log.warning("%s: %d frames were dropped, and %d windows skipped", *counts)
 
     def prepare_frames(self) -> Generator[PreparedFrame, None, None]:
         """The frames that the network reads; writes all frames to the saved video.
@@ -364,3 +344,43 @@ class Stream(Iterator[StreamResult], AbstractContextManager["Stream"]):
             if self.video:
                 position = frame.number if frame.position is None else frame.position
                 self.video.write(position, frame.pixels, self.caption)
+
+
+def open_stream(
+    model: "Model",
+    source: str,
+    retry: float,
+    save: Union[Path, str],
+    times: Mapping[str, Optional[float]],
+    **shown: Any,
+) -> Stream:
+    """The stream of a camera (a number), an address, a video file or a folder of frames.
+
+    Frame by frame if the network can, else in windows. `times` are those of `Timing`, `shown` the
+    `top` and the `threshold` of the results.
+    """
+    data = model.cfg.data
+    if source.isdecimal():
+        connect = partial(live.open_camera, int(source))
+        opened = StreamSource(f"camera_{source}", connect, retry, log.warning)
+    elif live.is_address(source):
+        max_pixels = data.max_pixels if isinstance(data, VideoData) else MAX_PIXELS
+        portable = isinstance(data, VideoData) and data.reader == "portable"
+        connect = partial(live.open_address, source, max_pixels, portable=portable)
+        opened = StreamSource(live.name_address(source), connect, retry, log.warning)
+    else:
+        reader = open_path(source, data) if isinstance(data, VideoData) else open_video(source)
+        (name,) = make_file_names([source])
+        opened = StreamSource(name, partial(live.open_file, reader), retry=0.0)
+    timing = Timing(opened, **times)
+    scorer: StreamPredictor
+    with model.computing():
+        online = model.network.find_online_predictor(model.cfg)
+        if online and timing.window is None and timing.step is None:
+            scorer = online(model.cfg, timing, model.open_steps)
+        elif model.network.reads_images:
+            scorer = ImagePredictor(model.scorer, model.heads[0], timing)
+        else:
+            scorer = WindowPredictor(model.scorer, model.heads, timing)
+    video = CaptionedVideo(Path(save), opened.fps or DEFAULT_FPS) if save else None
+    return Stream(opened, scorer, model.heads, video=video, run=model.cfg.run, **shown)

@@ -165,7 +165,6 @@ def test_a_slow_network_drops_frames_of_a_live_source_and_says_how_many(caplog):
     assert head.windows == [list(range(start, start + 10, 2)) for start in starts]
     assert [result.start for result in results] == [pytest.approx(k / FPS) for k in starts]
     assert (stream.frames, stream.dropped, scorer.skipped) == (200 - 3 * 44, 3 * 44, 4)
-    assert "toy: 132 frames were dropped, and 4 windows skipped" in caplog.text
     assert caplog.text.count("the network is slower than toy") == 1
 
 

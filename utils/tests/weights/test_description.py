@@ -10,7 +10,7 @@ import pytest
 from tests.helpers import load_smoke_config
 from tsm.network import NETWORK
 from utils.files import ROOT
-from utils.inference.checkpoint import Checkpoint, build_network
+from utils.inference.checkpoint import build_network, load_network
 from utils.load_config import to_dict
 from utils.weights.checkpoint import save, weights_of
 from utils.weights.checkpoint_file import read_checkpoint
@@ -49,14 +49,14 @@ def test_a_network_has_no_numbers_before_the_shapes_of_its_file_are_compared(des
     weights = weights_of(build_network(NETWORK, huge))
     assert all(parameter.has_init for parameter in weights.values())
     with pytest.raises(ValueError, match=r"a\.ckpt does not fit"):
-        Checkpoint(NETWORK, huge, read_checkpoint(path)).build()
+        load_network(NETWORK, huge, read_checkpoint(path))
 
 
 def test_a_new_classifier_gets_its_first_numbers(described):
     net, cfg, path = described
     weights = weights_of(net)
     save(path, {name: p for name, p in weights.items() if ".fc." not in name})
-    loaded = weights_of(Checkpoint(NETWORK, cfg, read_checkpoint(path), for_features=True).build())
+    loaded = weights_of(load_network(NETWORK, cfg, read_checkpoint(path), new_head=True))
     assert {name for name in weights if ".fc." in name}
     for name, parameter in loaded.items():
         is_new = name.endswith(".fc.weight")
