@@ -73,6 +73,7 @@ from utils.processes import pass_on_signals, read_peak_memory
 from utils.settings import NetworkConfig
 from utils.video.reader import VideoError
 from utils.weights import checkpoint
+from utils.weights.checkpoint_file import open_weights
 
 PARTS = ("train", "eval")
 STEPS = 2  # of a graph whose memory is measured
@@ -253,14 +254,14 @@ def measure_step(
 def open_scorer(network: Network, cfg: NetworkConfig, checkpoint_path: str) -> Scorer:
     """The network that `run.engine` computes, of a checkpoint or with random weights."""
     if checkpoint_path:
-        return load.open_scorer(network, cfg, checkpoint_path)
+        return load.open_scorer(network, cfg, open_weights(Path(checkpoint_path)))
     if choose_engine(cfg.run) == "mindspore":
         return CellScorer(build_networks.build_eval_network(network.name, cfg))
     path = Path(tempfile.mkdtemp()) / "random.ckpt"
     atexit.register(shutil.rmtree, path.parent)
     net = network.build_model(**cfg.model_arguments())
     checkpoint.save(path, checkpoint.weights_of(net))
-    return load.open_scorer(network, cfg, str(path))
+    return load.open_scorer(network, cfg, open_weights(path))
 
 
 def measure_graph(network: Network, cfg: NetworkConfig, rt: runtime.Runtime, part: str) -> dict:

@@ -107,4 +107,4 @@ def test_eager_mode_is_computed_by_mindspore():
         load_smoke_config("tsm", "run.mode=eager", "run.engine=openvino")
     for name in ("net.onnx", "net.mindir"):
         with pytest.raises(ValueError, match=f"run.mode eager computes a checkpoint, not {name}"):
-            open_scorer(find_network("tsm"), eager, name)
+            open_scorer(find_network("tsm"), eager, Path(name))

@@ -299,7 +299,7 @@ def test_a_prediction_by_a_cached_engine_does_not_import_mindspore(
 )
 def test_a_file_that_does_not_fit_is_refused(kind, network, override, words, files):
     with pytest.raises(ValueError, match=words):
-        load.open_scorer(TSM, load_toy_config(override), str(files(network, kind)))
+        load.open_scorer(TSM, load_toy_config(override), files(network, kind))
 
 
 @pytest.mark.parametrize("kind", ["mindir", "onnx"])
@@ -317,7 +317,7 @@ def test_a_damaged_file_is_refused(kind, files, tmp_path):
         if damaged is not None:
             file.write_bytes(damaged)
         with pytest.raises(ValueError, match=f"net.{kind}"):
-            load.open_scorer(TSM, load_toy_config(), str(file))
+            load.open_scorer(TSM, load_toy_config(), file)
 
 
 def build_model(*nodes, arrays=()):

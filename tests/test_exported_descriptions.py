@@ -56,7 +56,7 @@ def test_an_exported_file_needs_no_config_file(kind, described, run_here, tmp_pa
     assert {name for name, _ in api.load(file).predict(frames, top=8)} == {*NAMES}
     other = load_own_config(file, ["model.padding=same"])[1]
     with pytest.raises(ValueError, match=f"net.{kind}.*symmetric instead of same"):
-        open_scorer(TSM, other, str(file))
+        open_scorer(TSM, other, file)
     file.write_bytes(b"nonsense")
     with pytest.raises(ValueError, match=f"net.{kind}"):
         load_own_config(file)

@@ -32,6 +32,7 @@ from utils.tests.parity import mark_slow_except
 from utils.video import live
 from utils.video.decoders import open_video
 from utils.video.windows import split_into_windows
+from utils.weights.checkpoint_file import read_checkpoint
 
 ONLINE = ["--model.online=true", "--data.segments=4"]
 HTML = Answer(b"<html><body>Not here</body></html>" * 50, "text/html")
@@ -82,7 +83,7 @@ def test_online_tsm_equals_the_offline_network_frame_by_frame(
     assert (last["dropped"], last["reopened"], last["interrupted"]) == (0, 0, False)
     whole = [f"--data.segments={len(frames)}", "--model.consensus=identity"]
     cfg = load_toy_config(tiny_args, ["--model.online=true", *whole])
-    scorer = open_scorer(find_network("tsm"), cfg, online_weights)
+    scorer = open_scorer(find_network("tsm"), cfg, read_checkpoint(online_weights))
     clip = cut_crops(frames, resize_to=cfg.data.resize, crop=cfg.test_crop, crops=1)
     clip = clip.swapaxes(0, 1)  # (1, T, 3, crop, crop)
     scores = scorer(clip)[0].astype(np.float64)  # (T, classes)

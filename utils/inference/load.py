@@ -42,18 +42,17 @@ LONGEST_WAIT = 600  # seconds for the export of another process
 def open_scorer(
     network: "Network",
     cfg: NetworkConfig,
-    file: Union[CheckpointFile, Path, str],
+    file: Union[CheckpointFile, Path],
     start: Callable[[], Any] = lambda: None,
 ) -> Scorer:
-    """The scorer of a checkpoint, or of a MINDIR or ONNX file: its path, or as `open_weights`.
+    """The scorer of a file from `open_weights`: a checkpoint, or the path of a MINDIR or ONNX file.
 
     `run.engine` decides what computes a checkpoint: an inference engine, for which it is exported
     into a cache, or MindSpore. `start` is called before MindSpore is used. Raises ValueError for a
     file that does not fit the config file.
     """
-    if not isinstance(file, CheckpointFile) and Path(file).suffix in (".onnx", ".mindir"):
-        return open_exported(network, cfg, Path(file), start)
-    file = file if isinstance(file, CheckpointFile) else read_checkpoint(Path(file))
+    if not isinstance(file, CheckpointFile):
+        return open_exported(network, cfg, file, start)
     engine = choose_engine(cfg.run)
     has_classifier = any(re.search(network.classifier, name) for name in file.arrays)
     scorer: Scorer
