@@ -38,10 +38,9 @@ import psutil
 from scripts.launcher.launch_config import (
     HCCL_TIMEOUTS,
     Job,
+    divide_cores,
     read_job,
     reserve_port,
-    share_cores,
-    should_bind_cores,
 )
 from utils import signals
 from utils.cli import exit_on_broken_pipe, prepare_streams, show_usage
@@ -58,13 +57,36 @@ KILL_TIMEOUT = 30  # seconds; a process that waits for a dead disk cannot be kil
 
 
 def main() -> int:
+    """Runs attempt after attempt, until one ends well or no restart is left."""
     prepare_streams()
     show_usage(__doc__)
     try:
-        return Launcher(read_job(sys.argv[1:], os.environ)).run()
+        job = read_job(sys.argv[1:], os.environ)
+        adopt_orphans()
     except ValueError as error:
         print_line(f"error: {error}")
         return 2
+    received: list[tuple[int, float]] = []  # signals and their times
+    for number in signals.list_watched():
+        signal.signal(number, lambda number, _: received.append((number, time.monotonic())))
+    signals.release()
+    logs = get_base_folder() / "out" / "logs"
+    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+    name += f"-node-{job.node}" if job.nodes > 1 else ""
+    for attempt in range(job.restarts + 1):
+        if attempt:
+            print_line(f"restart {attempt} of {job.restarts}, from the last checkpoint")
+        folder = logs / (f"{name}-restart-{attempt}" if attempt else name)
+        failure, result = run_attempt(job, folder, received)
+        if failure:
+            print_line(failure.line)
+        if not failure or failure.status != 1 or received:
+            break
+    if not failure and job.node == 0 and result:
+        print(result, flush=True)
+    if any(number == signal.SIGINT for number, _ in received):
+        return 128 + signal.SIGINT
+    return failure.status if failure else 0
 
 
 class Failure(NamedTuple):
@@ -75,74 +97,45 @@ class Failure(NamedTuple):
     severity: int = 0
 
 
-class Launcher:
-    """Runs attempt after attempt, until one ends well or no restart is left."""
+def run_attempt(
+    job: Job, logs: Path, received: list[tuple[int, float]]
+) -> tuple[Optional[Failure], str]:
+    """Runs the job once: until the workers of this node have ended well, or why they cannot.
 
-    def __init__(self, job: Job):
-        self.job = job
-        self.signals: list[int] = []  # received
-        self.last_signal = 0.0
-        self.result = ""
-
-    def run(self) -> int:
-        adopt_orphans()
-        for number in signals.list_watched():
-            signal.signal(number, lambda number, _: self.receive_signal(number))
-        signals.release()
-        name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
-        name += f"-node-{self.job.node}" if self.job.nodes > 1 else ""
-        for attempt in range(self.job.restarts + 1):
-            if attempt:
-                print_line(f"restart {attempt} of {self.job.restarts}, from the last checkpoint")
-            failure = self.run_attempt(f"{name}-restart-{attempt}" if attempt else name)
-            if failure:
-                print_line(failure.line)
-            if not failure or failure.status != 1 or self.signals:
-                break
-        if not failure and self.job.node == 0 and self.result:
-            print(self.result, flush=True)
-        if signal.SIGINT in self.signals:
-            return 128 + signal.SIGINT
-        return failure.status if failure else 0
-
-    def receive_signal(self, number: int) -> None:
-        if not self.signals or time.monotonic() - self.last_signal > signals.DEBOUNCE:
-            self.signals.append(number)
-            self.last_signal = time.monotonic()
-
-    def run_attempt(self, name: str) -> Optional[Failure]:
-        """Runs the job once: until the workers of this node have ended well, or why they cannot.
-
-        On a single node the scheduler has any free port.
-        """
-        holder = None if self.job.port else reserve_port()
-        port = holder.getsockname()[1] if holder else self.job.port
-        group = WorkerGroup(self.job, port, get_base_folder() / "out" / "logs" / name)
-        failures: list[Failure] = []
-        deadline = float("inf")
-        try:
-            while not group.is_done() and time.monotonic() < deadline:
-                time.sleep(0.1)
-                group.show_log()
-                own = group.poll()
-                if self.signals:  # however the workers end now, it is not a failure of theirs
-                    group.terminate()
-                    is_second = len(self.signals) > 1
-                    line = f"the job was interrupted{'; ended at once' if is_second else ''}"
-                    interruption = Failure(line, 128 + self.signals[0], 4)
-                    own = [interruption] if own or is_second else []
-                    deadline = 0 if is_second else deadline
-                failures += own
-                if failures:
-                    deadline = min(deadline, time.monotonic() + GRACE)
-        finally:
-            group.kill()
+    The second value is the result. On a single node the scheduler has any free port.
+    """
+    holder = None if job.port else reserve_port()
+    group = WorkerGroup(job, holder.getsockname()[1] if holder else job.port, logs)
+    failures: list[Failure] = []
+    deadline = float("inf")
+    try:
+        while not group.is_done() and time.monotonic() < deadline:
+            time.sleep(0.1)
             group.show_log()
-            self.result = group.result
-            if holder:
-                holder.close()
-        # Of equal ones the first
-        return max(failures, key=lambda failure: failure.severity) if failures else None
+            own = group.poll()
+            if received:  # however the workers end now, it is not a failure of theirs
+                group.terminate()
+                is_second = received[-1][1] - received[0][1] > signals.DEBOUNCE
+                line = f"the job was interrupted{'; ended at once' if is_second else ''}"
+                interruption = Failure(line, 128 + received[0][0], 4)
+                own = [interruption] if own or is_second else []
+                deadline = 0 if is_second else deadline
+            failures += own
+            if failures:
+                deadline = min(deadline, time.monotonic() + GRACE)
+    finally:
+        # What workers have started is killed too.
+        last = time.monotonic() + KILL_TIMEOUT
+        while (left := psutil.Process().children(recursive=True)) and time.monotonic() < last:
+            for process in left:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+            psutil.wait_procs(left, timeout=0.1)
+        group.show_log()
+        if holder:
+            holder.close()
+    # Of equal ones the first
+    return max(failures, key=lambda failure: failure.severity, default=None), group.result
 
 
 class WorkerGroup:
@@ -159,35 +152,37 @@ class WorkerGroup:
     """
 
     def __init__(self, job: Job, port: int, logs: Path):
-        self.job = job
         self.logs = logs
         logs.mkdir(parents=True, exist_ok=True)
         lowest = job.node * job.devices
         self.workers = [f"worker_{rank}" for rank in range(lowest, lowest + job.devices)]
+        self.names = [*self.workers, *([] if job.node else [SCHEDULER])]
+        # The scheduler takes four seconds to see that nobody is left. Of several nodes, the others
+        # need it until then.
+        self.needed = self.workers if job.nodes == 1 else self.names
         self.statuses: dict[str, int] = {}  # name -> exit status, negative for a signal
         self.signalled: set[str] = set()  # names of the processes that got SIGTERM
         self.position = 0  # in the log of the first worker
         self.result = ""
+        is_bound, variables = divide_cores(job, os.environ)
         command = ["msrun", f"--worker_num={job.devices * job.nodes}"]
         command += [f"--local_worker_num={job.devices}", f"--node_rank={job.node}"]
         command += [f"--master_addr={job.master}", f"--master_port={port}"]
         command += [f"--cluster_time_out={job.timeout}", f"--log_dir={logs}", "--join=False"]
+        command += [f"--rank_table_file={job.table}"] if job.table else []
+        command += ["--bind_core=True"] if is_bound else []
         environ = {
             # Unless the user has set them:
             **HCCL_TIMEOUTS,
-            **share_cores(job.devices, job.arguments),
+            **variables,
             **os.environ,
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
             "ZOO_LAUNCHER": str(os.getpid()),
             "ZOO_LOGS": str(logs),
             "ZOO_NODE": str(job.node),
+            **({LAUNCHER_CORES: list_affinity()} if is_bound else {}),
         }
-        if job.table:
-            command.append(f"--rank_table_file={job.table}")
-        if should_bind_cores(job.arguments, os.environ):
-            command.append("--bind_core=True")
-            environ[LAUNCHER_CORES] = list_affinity()
-        with open(logs / f"msrun_{job.node}.log", "w") as log:
+        with open(logs / "msrun.log", "w") as log:
             self.msrun = subprocess.Popen(
                 [*command, str(ROOT / "scripts" / "worker.py"), job.script, *job.arguments],
                 stdout=log,
@@ -198,39 +193,34 @@ class WorkerGroup:
                 env=environ,
             ).pid
 
+    def is_done(self) -> bool:
+        """Whether all workers of this node have ended well."""
+        return all(self.statuses.get(name) == 0 for name in self.needed)
+
     def list_processes(self) -> dict[int, str]:
         """Process -> worker_0, ..., scheduler or msrun, of those of this node that have begun."""
         files = [path.name.split(".") for path in self.logs.glob("*.pid")]
-        names = [*self.workers, *([SCHEDULER] if self.job.node == 0 else [])]
-        processes = {int(process): name for name, process, _ in files if name in names}
-        return {**processes, self.msrun: f"msrun_{self.job.node}"}
+        processes = {int(process): name for name, process, _ in files if name in self.names}
+        return {**processes, self.msrun: "msrun"}
 
     def poll(self) -> list[Failure]:
         """The failures since the last call."""
         failures = []
         try:
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-                name = self.list_processes().get(ended[0], "")  # a worker's own child has none
+                name = self.list_processes().get(ended[0])
+                if name is None:  # a worker's own child
+                    continue
                 status = os.waitstatus_to_exitcode(ended[1])
                 if status < 0 and (self.logs / f"{name}.completed").exists():
                     status = 0  # see utils.processes.record_completion
-                if name:
-                    self.statuses[name] = status
-                    failures += [self.describe(name, status)] if status else []
+                self.statuses[name] = status
+                failures += [self.describe(name, status)] if status else []
         except ChildProcessError:  # no process is left
             if not self.is_done() and not any(self.statuses.values()):
                 self.statuses["worker"] = 1  # returned once
                 failures.append(Failure(f"no worker is left; their logs are in {self.logs}"))
         return failures
-
-    def is_done(self) -> bool:
-        """Whether all workers of this node have ended well.
-
-        The scheduler takes four seconds to see that nobody is left. Of several nodes, the others
-        need it until then.
-        """
-        needed = [*self.workers, *([SCHEDULER] if self.job.nodes > 1 and not self.job.node else [])]
-        return all(self.statuses.get(name) == 0 for name in needed)
 
     def describe(self, name: str, status: int) -> Failure:
         path = self.logs / f"{name}.log"
@@ -251,17 +241,6 @@ class WorkerGroup:
                 self.signalled.add(name)
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process, signal.SIGTERM)
-
-    def kill(self) -> None:
-        """Kills what is left, also what workers have started, and waits for it."""
-        deadline = time.monotonic() + KILL_TIMEOUT
-        processes = psutil.Process().children(recursive=True)
-        while processes and time.monotonic() < deadline:
-            for process in processes:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    process.kill()
-            psutil.wait_procs(processes, timeout=0.1)
-            processes = psutil.Process().children(recursive=True)
 
     def show_log(self) -> None:
         """Copies the whole new lines of the first worker's log to stderr.

@@ -15,13 +15,11 @@ from typing import Optional
 
 from utils.cores import LEAST_CORES
 from utils.files import read_json
-from utils.load_config import convert_value, load_yaml_file, resolve_yaml
+from utils.load_config import load_yaml_file, resolve_yaml
 from utils.messages import VALUE, shorten
-from utils.settings import Device
 
 DEVICE_FILES = Path("/dev")
 FILES = {"Ascend": "davinci[0-9]*", "GPU": "nvidia[0-9]*"}
-VISIBLE = {"Ascend": "ASCEND_RT_VISIBLE_DEVICES", "GPU": "CUDA_VISIBLE_DEVICES"}
 PORT = "8118"  # MASTER_PORT of several nodes, unless it is set
 TIMEOUT = "300"  # MASTER_TIMEOUT, unless it is set
 MAX_WORKERS_PER_CORE = 8  # on a CPU: more would only wait for each other
@@ -66,20 +64,20 @@ def read_job(arguments: Sequence[str], environ: Mapping[str, str]) -> Job:
             restarts = words.pop(0) if words else ""
     if len(words) < 2:
         raise ValueError("expected [--restarts=N] DEVICES SCRIPT [arguments]")
-    devices = parse_number("DEVICES", words.pop(0), 1)
+    most = MAX_WORKERS_PER_CORE * (os.cpu_count() or 1)
+    devices = parse_number("DEVICES", words.pop(0), 1, most)
     script = find_script(words.pop(0))
     environ = {name: value for name, value in environ.items() if value}
     table = None
     if "RANK_TABLE_FILE" in environ:
         table = Path(environ["RANK_TABLE_FILE"]).resolve()
-        environ = {**read_table_variables(table, devices, environ), **environ}
+        environ = {**read_table_variables(table, environ), **environ}
     nodes = parse_number("NODES", environ.get("NODES", "1"), 1)
     if nodes > 1 and not {"NODE_RANK", "MASTER_ADDR"} <= environ.keys():
         raise ValueError(
             f"NODE_RANK or MASTER_ADDR is missing: with NODES={nodes}, a node needs its number, "
             "from 0, and the address of node 0"
         )
-    node = parse_number("NODE_RANK", environ.get("NODE_RANK", "0"), 0, nodes - 1)
     port = environ.get("MASTER_PORT", PORT if nodes > 1 else "")
     # A single node uses its own address, whatever a cluster has exported.
     job = Job(
@@ -87,17 +85,13 @@ def read_job(arguments: Sequence[str], environ: Mapping[str, str]) -> Job:
         script=script,
         arguments=tuple(words),
         nodes=nodes,
-        node=node,
+        node=parse_number("NODE_RANK", environ.get("NODE_RANK", "0"), 0, nodes - 1),
         master=resolve_master(environ["MASTER_ADDR"]) if nodes > 1 else "127.0.0.1",
         port=parse_number("MASTER_PORT", text=port, lowest=1, highest=65500) if port else 0,
         restarts=parse_number("--restarts", restarts, 0),
         timeout=parse_number("MASTER_TIMEOUT", environ.get("MASTER_TIMEOUT", TIMEOUT), 1),
         table=table,
     )
-    if read_device(job.arguments) != "CPU":
-        refuse_device_id(environ, "0")
-    if devices > MAX_WORKERS_PER_CORE * (os.cpu_count() or 1):
-        raise ValueError(f"DEVICES: {devices} wanted, which is too many for {os.cpu_count()} cores")
     if job.restarts and nodes > 1:
         raise ValueError(f"--restarts is for a job on one node, not on NODES={nodes}")
     if job.node == 0 and job.port:
@@ -114,43 +108,31 @@ def find_script(name: str) -> str:
 
 
 def parse_number(name: str, text: str, lowest: int, highest: int = 10**6) -> int:
-    if not text.isdecimal() or len(text) > 18 or not lowest <= int(text) <= highest:
-        bounds = f"from {lowest} to {highest}" if highest < 10**6 else f"of at least {lowest}"
-        shown = shorten(text, VALUE) or "nothing"
-        raise ValueError(f"{name} must be an integer {bounds}, not {shown}")
-    return int(text)
+    if text.isdecimal() and len(text) < 8 and lowest <= int(text) <= highest:
+        return int(text)
+    shown = shorten(text, VALUE) or "nothing"
+    raise ValueError(f"{name} must be an integer from {lowest} to {highest}, not {shown}")
 
 
-def read_table_variables(path: Path, devices: int, environ: Mapping[str, str]) -> dict[str, str]:
+def read_table_variables(path: Path, environ: Mapping[str, str]) -> dict[str, str]:
     """The variables that Huawei's rank table replaces. Those that are set win.
 
     The JSON file has a `server_list`: a `server_id`, which is an address, and `device`s with their
-    `rank_id`. msrun reads the rest.
+    `rank_id`. The rest is for HCCL, which checks it.
     """
     try:
         servers = read_json(path, "the file")["server_list"]
         servers.sort(key=lambda server: min(int(device["rank_id"]) for device in server["device"]))
         addresses = [str(server["server_id"]) for server in servers]
-        counts = {len(server["device"]) for server in servers}
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"RANK_TABLE_FILE: {path}: {error}") from None
-    nodes = environ.get("NODES", str(len(addresses)))
-    if counts != {devices} or nodes != str(len(addresses)):
-        raise ValueError(
-            f"RANK_TABLE_FILE: {path} has {len(addresses)} servers with {counts} devices, not "
-            f"NODES={nodes} with DEVICES={devices}"
-        )
-    local = [0]
-    if len(addresses) > 1 and "NODE_RANK" not in environ:
-        local = []
-        for rank, address in enumerate(addresses):
-            with contextlib.suppress(ValueError):  # no address of this host
-                listen(resolve_master(address), 0).close()
-                local.append(rank)
-    if len(local) != 1:
-        which = f"{'several' if local else 'no'} servers of {path}"
-        raise ValueError(f"NODE_RANK is missing, and {which} are addresses of this host")
-    return {"NODES": nodes, "MASTER_ADDR": addresses[0], "NODE_RANK": str(local[0])}
+    local = []  # the servers that are addresses of this host
+    for rank, address in enumerate(addresses if "NODE_RANK" not in environ else ()):
+        with contextlib.suppress(ValueError):
+            listen(resolve_master(address), 0).close()
+            local.append(rank)
+    variables = {"NODES": str(len(addresses)), "MASTER_ADDR": addresses[0]}
+    return {**variables, "NODE_RANK": str(local[0])} if len(local) == 1 else variables
 
 
 def resolve_master(name: str) -> str:
@@ -191,50 +173,28 @@ def reserve_port() -> socket.socket:
     return holder
 
 
-def refuse_device_id(environ: Mapping[str, str], device: str) -> None:
-    """Raises ValueError if DEVICE_ID is set, but not to `device`, that of the first worker here."""
-    text = environ.get("DEVICE_ID") or device
-    if text != device:
-        raise ValueError(
-            f"DEVICE_ID={shorten(text, VALUE)} is for a run on one device: each worker of this job "
-            f"has its own; unset it, and choose devices by {' or '.join(VISIBLE.values())}"
-        )
+def divide_cores(job: Job, environ: Mapping[str, str]) -> tuple[bool, dict[str, str]]:
+    """Whether msrun should bind each rank to its own part of the cores, and the ranks' variables.
 
-
-def should_bind_cores(arguments: Sequence[str], environ: Mapping[str, str]) -> bool:
-    """Whether msrun should bind each rank of this job to its own part of the cores.
-
-    Only ranks on Ascend, and only if each device of the host then has enough cores: msrun divides
-    the cores by the devices of the host, not by the ranks. ZOO_BIND_CORE=0 leaves ranks unbound.
+    Only ranks on Ascend are bound, and only if each device of the host then has enough cores: msrun
+    divides the cores by the devices of the host, not by the ranks. ZOO_BIND_CORE=0 leaves them
+    unbound. Ranks on CPUs share the cores: msrun imports MindSpore, which would set OMP_NUM_THREADS
+    to 1, also for its workers.
     """
-    devices = count_devices("Ascend")
-    if environ.get("ZOO_BIND_CORE") == "0" or not devices or read_device(arguments) != "Ascend":
-        return False
-    return len(os.sched_getaffinity(0)) // devices >= LEAST_CORES
-
-
-def share_cores(devices: int, arguments: Sequence[str]) -> dict[str, str]:
-    """Variables that give each rank of a job on CPUs its share of this host's cores.
-
-    msrun imports MindSpore, which sets OMP_NUM_THREADS to 1 if it is not set, also for its workers.
-    """
-    if read_device(arguments) != "CPU":
-        return {}
-    return {"OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // devices))}
-
-
-def read_device(arguments: Sequence[str]) -> str:
-    """run.device of the command line or else of the config file; empty if neither is one."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--run.device", dest="device", nargs="?")
     parser.add_argument("--config_path", nargs="?")
-    options, _ = parser.parse_known_args(arguments)
-    try:
+    options, _ = parser.parse_known_args(job.arguments)
+    device = options.device
+    # Another script need not have a config file; the ranks name the errors of a wrong one.
+    with contextlib.suppress(OSError, KeyError, TypeError, ValueError):
         path = resolve_yaml(Path(options.config_path or ""))
-        device = options.device or load_yaml_file(path)["run"]["device"]
-        return convert_value(device, Device, "run.device")
-    except (OSError, KeyError, TypeError, ValueError):
-        return ""
+        device = str(device or load_yaml_file(path)["run"]["device"]).lower()
+    cores = len(os.sched_getaffinity(0))
+    variables = {"OMP_NUM_THREADS": str(max(1, cores // job.devices))} if device == "cpu" else {}
+    devices = count_devices("Ascend")
+    is_bound = device == "ascend" and devices > 0 and cores // devices >= LEAST_CORES
+    return is_bound and environ.get("ZOO_BIND_CORE") != "0", variables
 
 
 def read_mpi_environment(environ: Mapping[str, str], role: str) -> dict[str, str]:
@@ -249,17 +209,11 @@ def read_mpi_environment(environ: Mapping[str, str], role: str) -> dict[str, str
             f"{MPI_VARIABLES[0][0]} is missing: start this by "
             "mpirun -n 2 python scripts/launch_mpi.py ..."
         )
-    rank, size, local_rank = (
-        str(parse_number(name, environ.get(name, ""), 0)) for name in names[:3]
-    )
-    is_one_host = environ.get(names[3]) == size
-    master = environ.get("MASTER_ADDR") or ("127.0.0.1" if is_one_host else "")
+    rank, size, local_rank, local_size = (environ.get(name, "") for name in names)
+    master = environ.get("MASTER_ADDR") or ("127.0.0.1" if local_size == size else "")
     if not master:
         raise ValueError("MASTER_ADDR is missing: mpirun -x MASTER_ADDR=(the host of rank 0) ...")
-    port = parse_number(
-        "MASTER_PORT", text=environ.get("MASTER_PORT") or PORT, lowest=1, highest=65535
-    )
-    refuse_device_id(environ, local_rank)
+    port = parse_number("MASTER_PORT", environ.get("MASTER_PORT") or PORT, 1, 65535)
     own = {"MS_NODE_ID": rank, "DEVICE_ID": local_rank} if role == "MS_WORKER" else {}
     return {
         **HCCL_TIMEOUTS,
