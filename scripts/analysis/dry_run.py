@@ -47,37 +47,57 @@ def main(
     cann: Optional[Path] = None,
     keep: Optional[Path] = None,
 ) -> int:
-    result = dry_run(
-        network.name,
-        cfg=cfg,
-        machine=Machine(chip, ranks=ranks, cores=cores, cann=cann),
-        mode=mode,
-        keep=keep,
-    )
+    machine = Machine(chip, ranks=ranks, cores=cores, cann=cann)
+    result = dry_run(network.name, cfg=cfg, machine=machine, mode=mode, keep=keep)
     name = cfg.run.out.name
     memory = cfg.run.device_memory
     fits = result.peak_bytes <= memory << 30
+    kernels = result.libraries.total()
     if result.finished:
         print(f"{name}: {mode} step for {chip}, rank 0 of {ranks}, {cores} cores\n")
-        rows = [("kernels", f"{len(result.kernels)}, of which {result.launches} are launched")]
-        rows += [(f"  {library}", count) for library, count in result.libraries.most_common()]
-        rows += [("most frequent", "")]
-        rows += [(f"  {kernel}", count) for kernel, count in result.names.most_common(TABLE_NAMES)]
         peak = f"{result.peak_bytes / 2**30:.2f} GB; run.device_memory is {memory} GB"
-        rows += [
+        most_frequent = result.names.most_common(TABLE_NAMES)
+        rows = [
+            ("kernels", f"{kernels}, of which {result.launches} are launched"),
+            *((f"  {library}", count) for library, count in result.libraries.most_common()),
+            ("most frequent", ""),
+            *((f"  {operator}", count) for operator, count in most_frequent),
             ("kernel graphs", result.graphs),
             ("calls of Python", result.python),
             ("AI CPU kernels", ", ".join(result.ai_cpu) or "none"),
             ("Conv3D in float32", result.conv3d_float32),
             ("peak memory", peak if fits else f"{peak}: too little"),
         ]
-        for row in result.all_reduces:
-            after = f"{result.backward_after(row):.0%} of the backward kernels come after it"
-            rows.append(("AllReduce", f"row {row} of {len(result.order)}; {after}"))
-        print("\n".join(f"{title:24} {text}".rstrip() for title, text in rows))
+        for row, after in result.all_reduces.items():
+            text = f"row {row} of {len(result.order)}; {after:.0%} of the backward kernels come"
+            rows.append(("AllReduce", f"{text} after it"))
+        for title, text in rows:
+            print(f"{title:24} {text}".rstrip())
     else:
         print(f"{name}: no {mode} step for {chip}: {result.reason}", file=sys.stderr)
-    print(json.dumps({**result.summary(), "device_memory_gb": memory, "fits": fits}))
+    summary = {
+        "chip": chip,
+        "finished": result.finished,
+        **({"reason": result.reason} if result.reason else {}),
+        "kernels": kernels,
+        "launches": result.launches,
+        "by_library": dict(result.libraries.most_common()),
+        "by_name": dict(result.names.most_common()),
+        "graphs": result.graphs,
+        "python": result.python,
+        "any_type": result.any_type,
+        "ai_cpu": list(result.ai_cpu),
+        "conv3d_float32": result.conv3d_float32,
+        "peak_gb": round(result.peak_bytes / 2**30, 2),
+        "all_reduces": [
+            {"row": row, "backward_after": round(after, 3)}
+            for row, after in result.all_reduces.items()
+        ],
+        "seconds": round(result.seconds, 1),
+        "device_memory_gb": memory,
+        "fits": fits,
+    }
+    print(json.dumps(summary))
     return 0 if result.finished else 1
 
 

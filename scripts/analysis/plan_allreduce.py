@@ -343,7 +343,8 @@ def time_gradients(
         result = dry_run(network.name, cfg=cfg, machine=machine, separate_gradients=True)
         if not result.finished:
             raise ValueError(f"--chip {chip}: the train step does not compile: {result.reason}")
-        positions = result.locate_gradients(result.details["gradients"])
+        names = result.details["gradients"]
+        positions = {names[k - 1]: place for k, place in result.gradient_positions.items()}
     float32 = {"amp": "O0", "cpu_amp": "O0", "amp_dtype": "float16"}
     cfg = drop_pretrained(replace(cfg, run=replace(cfg.run, device="CPU", **float32)))
     step = build_train_step(network.name, cfg, runtime.start(cfg.run))

@@ -22,9 +22,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
@@ -33,7 +32,7 @@ from utils.files import check_folder, get_cache_folder, report_write_errors
 from utils.load_config import to_yaml
 from utils.processes import describe_exit, die_with_parent
 from utils.settings import Device, NetworkConfig
-from utils.signals import end_command, handle_signals
+from utils.signals import unfinished
 
 # Chip -> device of MindSpore. The GPU is an A100 of 40 GB.
 CHIPS: dict[str, Device] = {
@@ -87,141 +86,49 @@ class Machine:
     cann: Optional[Path] = None
 
     def __post_init__(self):
-        if self.ranks > 1 and self.device == "GPU":
+        if CHIPS[self.chip] == "GPU" and (self.ranks > 1 or self.cann):
             # Its simulation has a substitute for HCCL, but not for NCCL.
-            raise ValueError(
-                f"--ranks {self.ranks}: MindSpore simulates several ranks on Ascend only"
-            )
-        if self.cann and self.device == "GPU":
-            raise ValueError(f"--cann is for Ascend, not for --chip {self.chip}")
+            raise ValueError(f"--ranks and --cann are for Ascend, not for --chip {self.chip}")
         if self.cann and not (self.cann / "lib64" / "libascendcl.so").is_file():
             raise ValueError(
                 f"--cann: {self.cann} has no lib64/libascendcl.so; give the folder that CANN's "
                 "set_env.sh calls ASCEND_HOME_PATH"
             )
 
-    @property
-    def device(self) -> Device:
-        return CHIPS[self.chip]
-
-
-class Kernel(NamedTuple):
-    """One kernel of a step: its operator, and the library it comes from."""
-
-    name: str
-    library: str
-
 
 class ScheduledKernel(NamedTuple):
-    """One row of the execution order: the full name of a kernel, and the number of its graph."""
+    """One row of the execution order."""
 
+    operator: str
     name: str
-    graph: str
-
-    @property
-    def operator(self) -> str:
-        """Empty for a row that only continues the row before."""
-        return self.name.rpartition("/")[2].rpartition("-op")[0]
 
 
 @dataclass(frozen=True)
 class DryRun:
     """The result of a dry run of one training step or one evaluation."""
 
-    chip: str
     finished: bool  # it was compiled and run to its end
     reason: str  # why not
-    kernels: tuple[Kernel, ...]
+    names: Counter  # of kernels: number by operator
+    libraries: Counter  # number of kernels by library
+    launches: int  # number of kernels without views
     order: tuple[ScheduledKernel, ...]
+    # Kernel graphs in the execution order: one on Ascend, unless something runs in Python or on
+    # another device. On a GPU each branch is a separate graph.
+    graphs: int
+    python: int  # calls of the Python interpreter from the compiled graph
+    # Row of each AllReduce in the order -> the fraction of the backward kernels that come after it
+    all_reduces: Mapping[int, float]
+    # Number of the optimizer's parameter, from 1 on, whose gradient has a separate AllReduce -> its
+    # position in the backward pass, 0..1: the fraction of the backward kernels, views included,
+    # that precede it. With segments, their numbers.
+    gradient_positions: Mapping[int, float]
     ai_cpu: tuple[str, ...]  # operators that run on the Ascend's AI CPU, by name
     conv3d_float32: int  # 3-D convolutions that are not float16, backward ones included
     any_type: bool  # whether part of the graph is compiled again while it runs
     peak_bytes: int  # of device memory, fragments included, workspaces of kernels excluded
     seconds: float
     details: Mapping[str, Any]  # the JSON object of the worker
-    gradient_nodes: Mapping[str, int]  # name of an AllReduce -> number of its segment, from 1 on
-
-    @cached_property
-    def names(self) -> Counter:
-        """Number of kernels by operator."""
-        return Counter(kernel.name for kernel in self.kernels)
-
-    @cached_property
-    def libraries(self) -> Counter:
-        """Number of kernels by library."""
-        return Counter(kernel.library for kernel in self.kernels)
-
-    @property
-    def launches(self) -> int:
-        """Number of kernels without views."""
-        return len(self.kernels) - self.libraries[NO_LAUNCH]
-
-    @property
-    def graphs(self) -> int:
-        """Kernel graphs in the execution order.
-
-        One on Ascend, unless something runs in Python or on another device. On a GPU each branch
-        is a separate graph.
-        """
-        return len({row.graph for row in self.order})
-
-    @property
-    def python(self) -> int:
-        """Calls of the Python interpreter from the compiled graph."""
-        return sum(row.operator == PYTHON for row in self.order)
-
-    def find_rows(self, operator: str) -> list[int]:
-        """Rows of the execution order with this operator."""
-        return [row for row, kernel in enumerate(self.order) if kernel.operator == operator]
-
-    @property
-    def all_reduces(self) -> list[int]:
-        return self.find_rows("AllReduce")
-
-    def backward_after(self, row: int) -> float:
-        """The fraction of the backward kernels that come after a row of the execution order."""
-        rows = [i for i, kernel in enumerate(self.order) if kernel.name.startswith(BACKWARD)]
-        return sum(index > row for index in rows) / max(len(rows), 1)
-
-    def locate_gradients(self, names: Sequence[str]) -> dict[str, float]:
-        """The position in the backward pass, 0..1, of the AllReduce of each gradient, by name.
-
-        A position is the fraction of the backward kernels, views included, that precede it. `names`
-        are those of the optimizer's parameters, in its order. Raises ValueError if a gradient has
-        no separate AllReduce.
-        """
-        positions = {}
-        for row in self.all_reduces:
-            number = self.gradient_nodes.get(self.order[row].name)
-            if number:
-                positions[names[number - 1]] = 1 - self.backward_after(row)
-        missing = [name for name in names if name not in positions]
-        if missing:
-            raise ValueError(f"the dry run shows no AllReduce of the gradient of {missing[0]}")
-        return positions
-
-    def summary(self) -> dict[str, Any]:
-        """The JSON object of the command."""
-        return {
-            "chip": self.chip,
-            "finished": self.finished,
-            **({"reason": self.reason} if self.reason else {}),
-            "kernels": len(self.kernels),
-            "launches": self.launches,
-            "by_library": dict(self.libraries.most_common()),
-            "by_name": dict(self.names.most_common()),
-            "graphs": self.graphs,
-            "python": self.python,
-            "any_type": self.any_type,
-            "ai_cpu": list(self.ai_cpu),
-            "conv3d_float32": self.conv3d_float32,
-            "peak_gb": round(self.peak_bytes / 2**30, 2),
-            "all_reduces": [
-                {"row": row, "backward_after": round(self.backward_after(row), 3)}
-                for row in self.all_reduces
-            ],
-            "seconds": round(self.seconds, 1),
-        }
 
 
 def dry_run(
@@ -239,16 +146,17 @@ def dry_run(
     a separate AllReduce, and `details` lists the `gradients` by name. Raises ValueError for a
     wrong setting, and if this machine cannot do it.
     """
+    device = CHIPS[machine.chip]
     jit_level = cfg.run.jit_level
     level = "O2" if (machine.chip, jit_level) == ("ascend910", "auto") else jit_level
-    if machine.device == "Ascend" and level == "O2" and not machine.cann:  # CANN's graph engine
+    if device == "Ascend" and level == "O2" and not machine.cann:  # CANN's graph engine
         raise ValueError(
             f"run.jit_level {jit_level} compiles by CANN's graph engine on {machine.chip}: a "
             "dry run needs --cann for it, or --run.jit_level=O0"
         )
     request = {
         "network": network,
-        "yaml": to_yaml(replace(cfg, run=replace(cfg.run, device=machine.device))),
+        "yaml": to_yaml(replace(cfg, run=replace(cfg.run, device=device))),
         "mode": mode,
         "ranks": machine.ranks,
         "separate_gradients": separate_gradients,
@@ -264,73 +172,55 @@ def simulate(script: Sequence[str], machine: Machine, keep: Optional[Path] = Non
     """Runs a Python script with its arguments on a simulated machine.
 
     The last line of its stdout is a JSON object with `finished`, and with `reason` if that is
-    false. Raises ValueError if this machine cannot do it.
+    false. The script is killed if it has not ended GRACE seconds after it has printed that and
+    saved an execution order, or SAVING seconds after its JSON object: MindSpore's destructors
+    sometimes hang on stub libraries, after they have written their files. Raises ValueError if this
+    machine cannot do it.
     """
     if keep:
         check_folder(keep, {}, "--keep")  # files of two runs would be mixed
-    stubs = build_stubs(machine.device, get_cache_folder() / "dry_run")
+    stubs = build_stubs(CHIPS[machine.chip], get_cache_folder() / "dry_run")
     with tempfile.TemporaryDirectory() as temporary:
+        unfinished.add(temporary)  # a signal deletes it, and the worker ends with this process
         folder = Path(temporary)
-
-        def stop(number: int) -> None:  # ctrl-C or SIGTERM; the worker ends with this process
-            shutil.rmtree(folder, ignore_errors=True)
-            end_command(number)
-
-        with handle_signals(stop):
-            start = time.monotonic()
-            stdout, status = run_worker(script, set_environment(machine, stubs, folder), folder)
-            result = read_run(
-                machine.chip,
-                folder=folder,
+        (folder / "hccl").mkdir()
+        (folder / "hccl" / "__init__.py").write_text(HCCL_MODULE)
+        output = folder / "stdout.txt"
+        start = time.monotonic()
+        with open(folder / "log.txt", "w") as log, open(output, "w") as stdout:
+            process = subprocess.Popen(
+                [sys.executable, *script],
                 stdout=stdout,
-                status=status,
-                seconds=time.monotonic() - start,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                cwd=folder,
+                env=set_environment(machine, stubs, folder),
+                preexec_fn=die_with_parent,
             )
-            if keep:
-                with report_write_errors(keep, "--keep"):
-                    shutil.copytree(folder, keep, dirs_exist_ok=True)
+        deadline = start + TIMEOUT
+        while process.poll() is None and time.monotonic() < deadline:
+            if output.read_text().endswith("}\n"):
+                is_saved = any(folder.rglob(EXECUTION_ORDER))
+                deadline = min(deadline, time.monotonic() + (GRACE if is_saved else SAVING))
+            time.sleep(0.1)
+        process.kill()  # no effect if it has ended
+        process.wait()
+        result = read_run(folder, process.returncode, time.monotonic() - start)
+        if keep:
+            with report_write_errors(keep, "--keep"):
+                shutil.copytree(folder, keep, dirs_exist_ok=True)
+    unfinished.discard(temporary)
     return result
 
 
-def run_worker(script: Sequence[str], environment: dict[str, str], folder: Path) -> tuple[str, int]:
-    """Runs a Python script in `folder`, with its stderr in log.txt; (stdout, exit status).
-
-    A script is killed if it has not ended GRACE seconds after it has printed its JSON object and
-    saved an execution order, or SAVING seconds after its JSON object: MindSpore's destructors
-    sometimes hang on stub libraries, after they have written their files.
-    """
-    (folder / "hccl").mkdir()
-    (folder / "hccl" / "__init__.py").write_text(HCCL_MODULE)
-    output = folder / "stdout.txt"
-    with open(folder / "log.txt", "w") as log, open(output, "w") as stdout:
-        process = subprocess.Popen(
-            [sys.executable, *script],
-            stdout=stdout,
-            stderr=log,
-            stdin=subprocess.DEVNULL,
-            cwd=folder,
-            env=environment,
-            preexec_fn=die_with_parent,
-        )
-    deadline = time.monotonic() + TIMEOUT
-    while process.poll() is None and time.monotonic() < deadline:
-        if output.read_text().endswith("}\n"):
-            is_saved = any(folder.rglob(EXECUTION_ORDER))
-            deadline = min(deadline, time.monotonic() + (GRACE if is_saved else SAVING))
-        time.sleep(0.1)
-    process.kill()  # no effect if it has ended
-    process.wait()
-    text = output.read_text()
-    if not text.endswith("}\n") and time.monotonic() >= deadline:
-        text = json.dumps({"finished": False, "reason": f"not finished after {TIMEOUT} s"})
-    return text, process.returncode
-
-
 def set_environment(machine: Machine, stubs: Path, folder: Path) -> dict[str, str]:
-    """The environment of the worker: stub libraries first, the chip, the ranks, the log."""
-    inherited_variables = {
-        name: text for name, text in os.environ.items() if not name.startswith(DROPPED)
-    }
+    """The environment of the worker: stub libraries first, the chip, the ranks, the log.
+
+    An installed CANN lacks the driver's libraries on a machine without an Ascend: its own
+    substitutes follow it, then the stubs.
+    """
+    inherited = {name: text for name, text in os.environ.items() if not name.startswith(DROPPED)}
+    libraries, modules = inherited.get("LD_LIBRARY_PATH"), inherited.get("PYTHONPATH")
     own = {
         "MS_SIMULATION_LEVEL": "1",
         "GLOG_v": "2",
@@ -344,54 +234,34 @@ def set_environment(machine: Machine, stubs: Path, folder: Path) -> dict[str, st
         "LD_PRELOAD": "libchip.so",  # without its folder: a blank would end the name
         "OMP_NUM_THREADS": "1",
     }
-    if machine.device == "GPU":
+    if CHIPS[machine.chip] == "GPU":
         own["CUDA_HOME"] = str(stubs)
-        own["LD_LIBRARY_PATH"] = str(stubs / "lib64")
-        own["PATH"] = join_paths(stubs / "bin", inherited_variables.get("PATH"))
+        own["LD_LIBRARY_PATH"] = join_paths(stubs, stubs / "lib64")
+        own["PATH"] = join_paths(stubs / "bin", inherited.get("PATH"))
+        return {**inherited, **own}
+    own["ZOO_DRY_RUN_SOC"] = SOC_NAMES[machine.chip]
+    stub_cann = stubs / "cann"
+    if machine.cann is None:
+        own["ASCEND_HOME_PATH"] = str(stub_cann)
+        own["LD_LIBRARY_PATH"] = join_paths(stubs, stub_cann / "lib64", libraries)
+        # It need not exist: MindSpore looks only for its name.
+        own["PYTHONPATH"] = join_paths(folder, "/opp/built-in/op_impl/ai_core/tbe", modules)
     else:
-        own["ZOO_DRY_RUN_SOC"] = SOC_NAMES[machine.chip]
-        own.update(
-            set_cann(
-                machine.cann,
-                stubs=stubs / "cann",
-                folder=folder,
-                inherited_variables=inherited_variables,
-            )
+        cann = machine.cann.resolve()
+        for name in ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME", "ASCEND_AICPU_PATH"):
+            own[name] = str(cann)
+        own["ASCEND_OPP_PATH"] = str(cann / "opp")
+        drivers = (cann / "devlib", cann / f"{platform.machine()}-linux" / "devlib")
+        stub_libraries = stub_cann / "lib64"
+        own["LD_LIBRARY_PATH"] = join_paths(
+            stubs, cann / "lib64", *drivers, stub_libraries, libraries
         )
+        kernels = cann / "opp" / "built-in" / "op_impl" / "ai_core" / "tbe"
+        packages = cann / "python" / "site-packages"
+        own["PYTHONPATH"] = join_paths(packages, kernels, modules, folder)
     if machine.ranks > 1:
         own.update(RANK_SIZE=str(machine.ranks), RANK_ID="0", DEVICE_ID="0")
-    own["LD_LIBRARY_PATH"] = join_paths(stubs, own["LD_LIBRARY_PATH"])
-    return {**inherited_variables, **own}
-
-
-def set_cann(
-    installed: Optional[Path], stubs: Path, folder: Path, inherited_variables: dict[str, str]
-) -> dict[str, str]:
-    """The variables of CANN: as its set_env.sh sets them, or for stub libraries.
-
-    An installed CANN lacks the driver's libraries on a machine without an Ascend: its own
-    substitutes follow it, then the stubs.
-    """
-    libraries = inherited_variables.get("LD_LIBRARY_PATH")
-    modules = inherited_variables.get("PYTHONPATH")
-    if installed is None:
-        # The second need not exist: MindSpore looks only for its name.
-        kernels = "/opp/built-in/op_impl/ai_core/tbe"
-        return {
-            "ASCEND_HOME_PATH": str(stubs),
-            "LD_LIBRARY_PATH": join_paths(stubs / "lib64", libraries),
-            "PYTHONPATH": join_paths(folder, kernels, modules),
-        }
-    cann = installed.resolve()
-    drivers = (cann / "devlib", cann / f"{platform.machine()}-linux" / "devlib", stubs / "lib64")
-    kernels = cann / "opp" / "built-in" / "op_impl" / "ai_core" / "tbe"
-    names = ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME", "ASCEND_AICPU_PATH")
-    return {
-        **dict.fromkeys(names, str(cann)),
-        "ASCEND_OPP_PATH": str(cann / "opp"),
-        "LD_LIBRARY_PATH": join_paths(cann / "lib64", *drivers, libraries),
-        "PYTHONPATH": join_paths(cann / "python" / "site-packages", kernels, modules, folder),
-    }
+    return {**inherited, **own}
 
 
 def join_paths(*paths: object) -> str:
@@ -399,54 +269,76 @@ def join_paths(*paths: object) -> str:
     return os.pathsep.join(str(path) for path in paths if path)
 
 
-def read_run(chip: str, folder: Path, stdout: str, status: int, seconds: float) -> DryRun:
-    """Reads the files of a worker process in `folder`: log.txt and those of MindSpore.
+def read_run(folder: Path, status: int, seconds: float) -> DryRun:
+    """Reads the files of a worker process, which ended with `status`, in `folder`.
 
-    `stdout` and `status` are those of the process. Its last line is a JSON object, unless it was
-    killed or crashed.
+    stdout.txt, whose last line is a JSON object unless the process was killed or crashed, log.txt,
+    and those of MindSpore.
     """
     log = (folder / "log.txt").read_text(errors="replace")
     details: dict[str, Any] = {}
     with contextlib.suppress(IndexError, json.JSONDecodeError):
-        last = json.loads(stdout.strip().splitlines()[-1])
+        last = json.loads((folder / "stdout.txt").read_text().strip().splitlines()[-1])
         details = last if isinstance(last, dict) else {}
     reason = details.get("reason", "")
     if not details:
         lines = [line for line in log.splitlines() if VERSION_CHECK not in line]
         reason = f"the process {describe_exit(status, lines)}"
-    files = folder.rglob("graph_build_*.ir")
-    graphs = "\n".join(file.read_text(errors="replace") for file in files)
-    order = tuple(read_order(folder))
-    peaks = [int(size) << 20 for size in PEAK.findall(log)] or [details.get("peak_bytes", 0)]
-    step_log = log.rpartition(STEP_BEGINS)[2]
-    kernels = [Kernel(*match) for match in KERNEL.findall(step_log)]
-    for row in () if kernels else order:  # on a GPU, whose kernels the log does not name
-        library = NO_LAUNCH if row.operator in VIEWS else "gpu_kernel"
-        kernels.append(Kernel(row.operator, library))
-    return DryRun(
-        chip=chip,
-        finished=bool(details.get("finished")),
-        reason=reason,
-        kernels=tuple(kernels),
-        order=order,
-        ai_cpu=tuple(sorted(set(AI_CPU.findall(step_log)))),
-        conv3d_float32=len(CONV3D.findall(graphs)),
-        any_type="AnyType" in log,
-        peak_bytes=max(peaks),
-        seconds=seconds,
-        details=details,
-        gradient_nodes={node: int(number) for number, node in ALL_REDUCE.findall(graphs)},
-    )
+        if seconds >= TIMEOUT:
+            reason = f"not finished after {TIMEOUT} s"
 
-
-def read_order(folder: Path) -> Iterator[ScheduledKernel]:
-    """The rows of MindSpore's execution order; with several ranks it is saved twice."""
+    # The execution order; with several ranks it is saved twice.
     files = sorted(folder.rglob(EXECUTION_ORDER), key=lambda file: "graphs" not in file.parts)
     csv.field_size_limit(1 << 30)  # a row names all inputs of its kernel
+    order = []
+    graphs = set()
     for file in files[:1]:
         with open(file, newline="", errors="replace") as rows:
             for row in csv.DictReader(rows):
                 graph = (row.get("node_info") or "").partition(":")[0]
-                kernel = ScheduledKernel(row.get("node_name") or "", graph)
-                if kernel.operator and not graph.startswith(EAGER_GRAPH):
-                    yield kernel
+                name = row.get("node_name") or ""
+                operator = name.rpartition("/")[2].rpartition("-op")[0]
+                # Without an operator it only continues the row before.
+                if operator and not graph.startswith(EAGER_GRAPH):
+                    order.append(ScheduledKernel(operator, name))
+                    graphs.add(graph)
+
+    ir_files = folder.rglob("graph_build_*.ir")
+    ir = "\n".join(file.read_text(errors="replace") for file in ir_files)
+    segments = {node: int(number) for number, node in ALL_REDUCE.findall(ir)}
+    backward = [index for index, row in enumerate(order) if row.name.startswith(BACKWARD)]
+    all_reduces = {}
+    gradient_positions = {}
+    for index, row in enumerate(order):
+        if row.operator == "AllReduce":
+            after = sum(other > index for other in backward) / max(len(backward), 1)
+            all_reduces[index] = after
+            if segments.get(row.name):
+                gradient_positions[segments[row.name]] = 1 - after
+
+    step_log = log.rpartition(STEP_BEGINS)[2]
+    kernels = KERNEL.findall(step_log)
+    if not kernels:  # on a GPU, whose kernels the log does not name
+        kernels = [
+            (row.operator, NO_LAUNCH if row.operator in VIEWS else "gpu_kernel") for row in order
+        ]
+    libraries = Counter(library for _, library in kernels)
+    peaks = [int(size) << 20 for size in PEAK.findall(log)] or [details.get("peak_bytes", 0)]
+    return DryRun(
+        finished=bool(details.get("finished")),
+        reason=reason,
+        names=Counter(name for name, _ in kernels),
+        libraries=libraries,
+        launches=len(kernels) - libraries[NO_LAUNCH],
+        order=tuple(order),
+        graphs=len(graphs),
+        python=sum(row.operator == PYTHON for row in order),
+        all_reduces=all_reduces,
+        gradient_positions=gradient_positions,
+        ai_cpu=tuple(sorted(set(AI_CPU.findall(step_log)))),
+        conv3d_float32=len(CONV3D.findall(ir)),
+        any_type="AnyType" in log,
+        peak_bytes=max(peaks),
+        seconds=seconds,
+        details=details,
+    )

@@ -53,13 +53,8 @@ def explain_missing() -> str:
     if sys.platform != "linux" or platform.machine() not in PROCESSORS:
         here = f"{sys.platform} on {platform.machine()}"
         return f"a dry run needs Linux on x86-64 or aarch64, not {here}"
-    missing = [tool for tool in TOOLS if not shutil.which(tool)]
-    if missing:
-        return (
-            f"a dry run needs {', '.join(missing)}: install gcc, g++ and binutils "
-            "(apt-get install g++)"
-        )
-    return ""
+    missing = ", ".join(tool for tool in TOOLS if not shutil.which(tool))
+    return f"a dry run needs {missing}: apt-get install g++ binutils" if missing else ""
 
 
 def build_stubs(kind: str, cache: Path) -> Path:
@@ -68,14 +63,15 @@ def build_stubs(kind: str, cache: Path) -> Path:
     The folder's name has MindSpore's version and a checksum of the sources. Raises ValueError if
     this machine cannot build them.
     """
-    reason = explain_missing()
-    if reason:
+    if reason := explain_missing():
         raise ValueError(reason)
     version = importlib.metadata.version("mindspore")
     back_end = find_plugins() / BACK_ENDS[kind]
     if not back_end.is_file():
         raise ValueError(f"a dry run needs {back_end.name}, which MindSpore {version} here lacks")
-    folder = cache / f"{kind.lower()}-{version}-{compute_checksum()}"
+    sources = [*sorted(SOURCES.glob("*_stubs.*")), SOURCES / "chip.cc", Path(__file__)]
+    checksum = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:12]
+    folder = cache / f"{kind.lower()}-{version}-{checksum}"
     if folder.is_dir():
         return folder
     with report_write_errors(cache, "the stub libraries of a dry run"):
@@ -91,13 +87,6 @@ def build_stubs(kind: str, cache: Path) -> Path:
             if not folder.is_dir():  # else another process was faster
                 raise
     return folder
-
-
-def compute_checksum() -> str:
-    """The checksum of all files that the libraries are built from."""
-    files = [*sorted(SOURCES.glob("*_stubs.*")), SOURCES / "chip.cc", Path(__file__)]
-    content = b"".join(path.read_bytes() for path in files)
-    return hashlib.sha256(content).hexdigest()[:12]
 
 
 def run_tool(*words: object, text: str = None) -> str:

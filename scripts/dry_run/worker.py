@@ -32,7 +32,9 @@ from utils.networks import find_network
 from utils.train.gradients import Packing, SegmentSum
 
 # The part of MindSpore's messages that only its developers need begins with one of these.
-DEVELOPERS = re.compile(r"C\+\+ Call Stack|Ascend Error Message|The Traceback of Net Construct")
+DEVELOPERS = re.compile(
+    r"^.*(?:C\+\+ Call Stack|Ascend Error Message|The Traceback of Net Construct)", re.MULTILINE
+)
 
 
 def main(request: dict[str, Any]) -> dict[str, Any]:
@@ -59,23 +61,16 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
     return {"finished": True, "peak_bytes": ms.runtime.max_memory_allocated(), **details}
 
 
-def format_error(error: Exception) -> str:
-    """The type and the message of an error, in one line, without MindSpore's call stack."""
-    lines = []
-    for line in str(error).splitlines():
-        if DEVELOPERS.search(line):
-            break
-        if line.strip(" -"):
-            lines.append(line.strip(" -"))
-    return f"{type(error).__name__}: {' '.join(lines)}"[:400]
-
-
 if __name__ == "__main__":
     try:
         result = main(json.loads(sys.argv[1]))
     except Exception as error:  # MindSpore raises any kind if it cannot build a graph
         print(error, file=sys.stderr, flush=True)
-        result = {"finished": False, "reason": format_error(error)}
+        # In one line, without MindSpore's call stack
+        text = DEVELOPERS.split(str(error))[0]
+        lines = [line.strip(" -") for line in text.splitlines()]
+        reason = f"{type(error).__name__}: {' '.join(filter(None, lines))}"[:400]
+        result = {"finished": False, "reason": reason}
     print(json.dumps(result), flush=True)
     # MindSpore writes the execution order and the peak memory while Python ends. Its destructors
     # then fail on the stub libraries; the exit status means nothing.
