@@ -26,10 +26,9 @@ import platform
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
 from typing import NamedTuple
 
-from scripts.launcher.launch_config import FILES, count_devices
+from scripts.launcher.launch_config import count_devices
 from utils import cli
 from utils.messages import format_line, is_installed
 from utils.processes import die_with_parent
@@ -41,40 +40,15 @@ NEEDS = {
     "Ascend": f"CANN {', '.join(CANN)}; source its set_env.sh",
     "GPU": "CUDA 11.1 to 11.8: bash scripts/env.sh --gpu, then source .venv/bin/activate",
 }
-OPENCV = ("opencv-python-headless", "opencv-python")
-# Name, packages of which one is needed, start of the version, advice.
-RELEASES = (
-    ("MindSpore", ("mindspore",), "2.10.", "pip install 'mindspore==2.10.*'"),
-    ("NumPy", ("numpy",), "1.", "pip install 'numpy>=1.26,<2', for MindSpore"),
-    ("OpenCV", OPENCV, "", "pip install 'opencv-python-headless>=4.11,<5'"),
-)
 REQUIRED = ("pillow", "psutil", "pyyaml", "scipy", "tqdm", "matplotlib", "onnx", "jinja2")
 REQUIRED += ("safetensors", "ml-dtypes")
-ENGINES = ("openvino", "onnxruntime")  # of run.engine
-OPTIONAL = ("tensorboardX", "distributed")  # pip install '.[tensorboard,cluster]'
+# OpenCV is needed, under one of two names: without it no reader works.
+OPTIONAL = ("opencv-python-headless", "opencv-python", "openvino", "onnxruntime")
+OPTIONAL += ("tensorboardX", "distributed")  # pip install '.[tensorboard,cluster]'
 GIGA = 1e9
 PYTHON_TIMEOUT = 120  # seconds for another Python process
-# The readers of videos, as data.reader names them, and their packages in requirements.txt.
-READERS = {"pyav": "av>=17,<20", "decord": "decord2>=3,<4"}
-DECODED = "decoded [0, 60, 120, 180]"
-DECODE = """
-import os, sys, tempfile
-sys.path.insert(0, {root!r})
-import cv2
-import numpy as np
-from utils.video.decoders import open_video
-
-with tempfile.TemporaryDirectory() as folder:
-    path = os.path.join(folder, "clip.mp4")
-    writer = cv2.VideoWriter(path, cv2.VideoWriter_fourcc(*"mp4v"), 4, (64, 48))
-    for level in range(0, 240, 60):
-        writer.write(np.full((48, 64, 3), level, np.uint8))
-    writer.release()
-    with open_video(path, {reader!r}) as video:
-        levels = video.frames(range(len(video))).mean((1, 2, 3))
-    print("decoded", [int(10 * np.round(level / 10)) for level in levels])
-"""
-
+# The readers of videos: name, module, package in requirements.txt.
+READERS = (("PyAV", "av", "av>=17,<20"), ("decord", "av, decord", "decord2>=3,<4"))
 LIST_KINDS = """
 from mindspore.device_context import ascend, cpu, gpu
 
@@ -92,109 +66,96 @@ class Line(NamedTuple):
     fatal: bool = False  # every run fails
 
 
-def check_packages() -> Iterator[Line]:
-    is_known = (3, 10) <= sys.version_info[:2] <= (3, 12)
-    advice = "" if is_known else "MindSpore 2.10 has wheels for 3.10 to 3.12"
-    yield Line("Python", result=platform.python_version(), advice=advice, fatal=True)
-    for name, packages, release, advice in RELEASES:
-        version = read_version(*packages)
-        fits = version and version.startswith(release)
+def read_version(package: str) -> str:
+    """Empty if it is not installed."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def check_packages() -> list[Line]:
+    python = platform.python_version()
+    advice = "" if (3, 10) <= sys.version_info[:2] <= (3, 12) else "MindSpore needs 3.10 to 3.12"
+    lines = [Line("Python", python, advice, fatal=True)]
+    for name, release in (("MindSpore", "2.10."), ("NumPy", "1.")):
+        version = read_version(name.lower())
+        advice = "" if version.startswith(release) else f"pip install '{name.lower()}=={release}*'"
         fatal = not version or name != "MindSpore"  # another MindSpore may work
-        yield Line(name, version or "not installed", "" if fits else advice, fatal)
-    missing = [name for name in REQUIRED if not read_version(name)]
+        lines.append(Line(name, version or "not installed", advice, fatal))
+    versions = {name: read_version(name) for name in (*REQUIRED, *OPTIONAL)}
+    missing = [name for name in REQUIRED if not versions[name]]
     advice = f"pip install {' '.join(missing)}" if missing else ""
-    yield Line("packages", result=list_versions(REQUIRED), advice=advice, fatal=True)
-    advice = "" if any(map(read_version, ENGINES)) else "pip install openvino: faster evaluation"
-    yield Line("CPU engines", list_versions(ENGINES), advice)
-    yield Line("optional", f"{list_versions(OPTIONAL)}: pip install '.[tensorboard,cluster]'")
+    for title, names in (("packages", REQUIRED), ("optional", OPTIONAL)):
+        shown = ", ".join(f"{name} {versions[name] or '–'}" for name in names)
+        lines.append(Line(title, shown, advice if names is REQUIRED else "", fatal=True))
+    return lines
 
 
-def read_version(*packages: str) -> str:
-    """The version of the first of these packages that is installed; else empty."""
-    for package in packages:
-        try:
-            return importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return ""
-
-
-def list_versions(packages: tuple[str, ...]) -> str:
-    return ", ".join(f"{name} {read_version(name) or '–'}" for name in packages)
-
-
-def check_readers() -> Iterator[Line]:
-    """Each reader decodes a generated clip in a process of its own."""
+def check_readers() -> list[Line]:
+    """Each reader, with OpenCV, is loaded in a process of its own; one of them is enough."""
     reasons = {}
-    for reader in READERS:
-        lines = run_python(DECODE.format(root=str(ROOT), reader=reader)).splitlines()
-        reasons[reader] = "" if lines[-1:] == [DECODED] else " ".join(lines[-1:]) or "it crashes"
-    working = [reader for reader in READERS if not reasons[reader]]
-    for reader, requirement in READERS.items():
+    for name, modules, _ in READERS:
+        *_, last = ["it crashes", *run_python(f"import cv2, {modules}; print('loaded')")]
+        reasons[name] = "" if last == "loaded" else f": {format_line(last, 200)}"
+    lines = []
+    for name, _, requirement in READERS:
         version = read_version(requirement.partition(">")[0]) or "not installed"
-        result = f"{version}: {format_line(reasons[reader], 200)}" if reasons[reader] else version
-        advice = f"pip install '{requirement}'"
-        if working:
-            advice += f"; until then --data.reader={working[0]}"
-        title = {"pyav": "PyAV"}.get(reader, reader)
-        advice = advice if reasons[reader] else ""
-        yield Line(title, result=result, advice=advice, fatal=not working)
+        advice = f"pip install '{requirement}'" if reasons[name] else ""
+        lines.append(Line(name, version + reasons[name], advice, fatal=all(reasons.values())))
+    return lines
 
 
-def check_devices() -> Iterator[Line]:
+def check_devices() -> list[Line]:
     """The devices that MindSpore can use; those of the host, and what they need."""
     text = run_python(LIST_KINDS)
-    result = re.search("^kinds (.*)$", text, re.MULTILINE)
-    usable = result[1].split() if result else []
-    lacking = advise_library(text)
-    reason = format_line(" ".join(text.splitlines()[-1:]), 200)
-    advice = "" if usable else lacking or f"MindSpore fails: {reason}"
-    yield Line("devices", ", ".join(usable) or "unknown", advice, fatal=bool(lacking))
+    usable = [kind for line in text if line.startswith("kinds ") for kind in line.split()[1:]]
+    lacking = advise_library(" ".join(text))
+    advice = (
+        "" if usable else lacking or f"MindSpore fails: {format_line(' '.join(text[-1:]), 200)}"
+    )
+    lines = [Line("devices", ", ".join(usable) or "unknown", advice, fatal=bool(lacking))]
     for kind, needs in NEEDS.items():
         count = count_devices(kind)
-        is_unused = count and kind not in usable
         advice = f"MindSpore cannot use them; GLOG_v=2 shows why. They need {needs}"
-        yield Line(f"{kind} devices", str(count or "none"), advice if is_unused else "")
+        is_unused = count and kind not in usable
+        lines.append(Line(f"{kind} devices", str(count or "none"), advice if is_unused else ""))
+    return lines
 
 
-def run_python(code: str) -> str:
-    """What code in another process, which may crash, prints; empty if it takes too long."""
-    command = [sys.executable, "-c", code]
+def run_python(code: str) -> list[str]:
+    """The lines that code in another process, which may crash, prints; none if it is too slow."""
     try:
         return subprocess.run(
-            command,
+            [sys.executable, "-c", code],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             errors="replace",
             timeout=PYTHON_TIMEOUT,
             preexec_fn=die_with_parent,
             check=False,
-        ).stdout
+        ).stdout.splitlines()
     except subprocess.TimeoutExpired:
-        return ""
-
-
-def advise(lines: list[Line]) -> str:
-    """What to do next."""
-    if any(line.advice for line in lines):
-        return "do what the lines with ! say, and run this command again"
-    if any(map(count_devices, FILES)) and not is_installed():
-        return "bash scripts/verify_device.sh checks the devices (docs/many_devices.md)"
-    start = "zoo quickstart" if is_installed() else "bash scripts/quickstart.sh"
-    return f"{start} trains and evaluates once; docs/own_videos.md: your videos"
+        return []
 
 
 def main() -> int:
     name = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
     processor = name[1][:60] if name else platform.machine()
     free = int(re.search(r"MemAvailable:\s*(\d+)", Path("/proc/meminfo").read_text())[1]) * 1024
-    advice = "" if free > 2 * GIGA else "the smallest recipe takes about 2 GB"
     disk = shutil.disk_usage(Path.cwd()).free
     lines = [*check_packages(), *check_readers(), *check_devices()]
     lines.append(Line("processor", f"{processor}; {len(os.sched_getaffinity(0))} cores"))
-    lines.append(Line("free memory", f"{free / GIGA:.1f} GB", advice))
+    lines.append(Line("free memory", f"{free / GIGA:.1f} GB"))
     lines.append(Line("free disk", f"{disk / GIGA:.2f} GB in {Path.cwd()}"))
-    for line in [*lines, Line("next", advise(lines))]:
+    if any(line.advice for line in lines):
+        advice = "do what the lines with ! say, and run this command again"
+    elif any(map(count_devices, NEEDS)) and not is_installed():
+        advice = "bash scripts/verify_device.sh checks the devices (docs/many_devices.md)"
+    else:
+        start = "zoo quickstart" if is_installed() else "bash scripts/quickstart.sh"
+        advice = f"{start} trains and evaluates once; docs/own_videos.md: your videos"
+    for line in [*lines, Line("next", advice)]:
         advice = f"  <- {line.advice}" if line.advice else ""
         print(f"{'!' if line.advice else ' '} {line.name:15s} {line.result}{advice}")
     missing = [line.name for line in lines if line.advice and line.fatal]

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # usage: bash scripts/env.sh --gpu
 #
-# Prepares .venv for an NVIDIA GPU: with an installed CUDA 11.1 to 11.8 that works, or with CUDA 11.8
+# Prepares .venv for an NVIDIA GPU: with a CUDA 11.1 to 11.8 in CUDA_HOME that works, or with CUDA 11.8
 # of requirements-gpu.txt. Needs Linux on x86-64 and the driver. After it, every script of this folder
 # and, after `source .venv/bin/activate`, every python command can use the GPU.
 
@@ -72,7 +72,7 @@ install() { # REQUIREMENTS...: into $VENV, unless the same ones are there alread
     advise_set_env
 }
 
-install_cuda() { # requirements.txt, and CUDA for an NVIDIA GPU unless an installed one works
+install_cuda() { # requirements.txt, and CUDA for an NVIDIA GPU unless that of CUDA_HOME works
     local python="$VENV/bin/python" cuda="$ROOT/scripts/launcher/cuda.py" status=0
     local home="${CUDA_HOME:-}" # before `install` sets it
     if [ ! -x "$python" ]; then python=$(find_python) || return 2; fi
@@ -80,7 +80,7 @@ install_cuda() { # requirements.txt, and CUDA for an NVIDIA GPU unless an instal
     install requirements.txt || return 2
     CUDA_HOME="$home" "$VENV/bin/python" "$cuda" installed "$VENV/cuda" || status=$?
     if [ $status -eq 1 ]; then
-        say "no installed CUDA 11.1 to 11.8 works: CUDA 11.8 is a download of 1.7 GB, 3 GB on disk"
+        say "CUDA_HOME has no CUDA 11.1 to 11.8 that works: CUDA 11.8 is a download of 1.7 GB, 3 GB on disk"
         install requirements-gpu.txt || return 2
         "$VENV/bin/python" "$cuda" wheels "$VENV/cuda" || return 2
     elif [ $status -ne 0 ]; then

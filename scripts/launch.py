@@ -215,24 +215,24 @@ class WorkerGroup:
                 if status < 0 and (self.logs / f"{name}.completed").exists():
                     status = 0  # see utils.processes.record_completion
                 self.statuses[name] = status
-                failures += [self.describe(name, status)] if status else []
+                path = self.logs / f"{name}.log"
+                who = {SCHEDULER: "the scheduler"}.get(name, name.replace("worker_", "rank "))
+                text = path.read_text(errors="replace") if status in (1, 2) else ""
+                errors = re.findall(r"^error: .*$", text, re.MULTILINE)
+                if status < 0:
+                    line = f"{who} was killed by {signal.Signals(-status).name}; see {path}"
+                    failures.append(Failure(line, severity=2))
+                elif status - 128 in signals.EVENTS:
+                    failures.append(Failure(f"{who} was interrupted", status, severity=1))
+                elif errors:
+                    failures.append(Failure(f"{who}: {errors[-1]}", status, severity=3))
+                elif status:
+                    failures.append(Failure(f"{who} ended with status {status}; see {path}"))
         except ChildProcessError:  # no process is left
             if not self.is_done() and not any(self.statuses.values()):
                 self.statuses["worker"] = 1  # returned once
                 failures.append(Failure(f"no worker is left; their logs are in {self.logs}"))
         return failures
-
-    def describe(self, name: str, status: int) -> Failure:
-        path = self.logs / f"{name}.log"
-        who = {SCHEDULER: "the scheduler"}.get(name, name.replace("worker_", "rank "))
-        if status < 0:
-            return Failure(f"{who} was killed by {signal.Signals(-status).name}; see {path}", 1, 2)
-        if status - 128 in signals.EVENTS:
-            return Failure(f"{who} was interrupted", status, 1)
-        errors = re.findall(r"^error: .*$", path.read_text(errors="replace"), re.MULTILINE)
-        if status in (1, 2) and errors:
-            return Failure(f"{who}: {errors[-1]}", status, 3)
-        return Failure(f"{who} ended with status {status}; see {path}")
 
     def terminate(self) -> None:
         """Sends SIGTERM to each worker once, which then saves and ends; they need the scheduler."""

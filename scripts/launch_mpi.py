@@ -22,7 +22,6 @@ import os
 import signal
 import subprocess
 import time
-from typing import Optional
 
 from scripts.launcher.launch_config import find_script, listen, read_mpi_environment
 from utils import signals
@@ -48,11 +47,17 @@ def main() -> int:
     job = os.environ.get("PMIX_NAMESPACE", os.getppid())
     logs = get_base_folder() / "out" / "logs" / f"mpi-{job}"
     logs.mkdir(parents=True, exist_ok=True)
-    scheduler = None
+    scheduler = None  # it and the worker die with this process
     if rank == 0:
         own = read_mpi_environment(os.environ, "MS_SCHED")
-        scheduler = start(command, own, logs / "scheduler.log")
-    worker = start(command, environ, logs / f"worker_{rank}.log" if rank else None)
+        with open(logs / "scheduler.log", "w") as log:
+            scheduler = subprocess.Popen(
+                command, stdout=log, stderr=log, env=own, preexec_fn=die_with_parent
+            )
+    with open(logs / f"worker_{rank}.log", "w") if rank else contextlib.nullcontext() as log:
+        worker = subprocess.Popen(
+            command, stdout=log, stderr=log, env=environ, preexec_fn=die_with_parent
+        )
     for number in signals.list_watched():
         signal.signal(number, lambda number, frame: worker.send_signal(number))
     signals.release()
@@ -70,14 +75,6 @@ def main() -> int:
         with contextlib.suppress(subprocess.TimeoutExpired):
             scheduler.wait(timeout=60)  # it ends when all ranks have left it
     return status if status >= 0 else 128 - status
-
-
-def start(command: list[str], environ: dict[str, str], log: Optional[Path]) -> subprocess.Popen:
-    """The script in a process of its own, which dies with this one."""
-    with open(log, "w") if log else contextlib.nullcontext() as output:
-        return subprocess.Popen(
-            command, stdout=output, stderr=output, env=environ, preexec_fn=die_with_parent
-        )
 
 
 if __name__ == "__main__":

@@ -69,24 +69,19 @@ def make_cuda(home: Path, number: str) -> Path:
     return home
 
 
-def test_an_installed_cuda_that_works_is_preferred(checkout, monkeypatch):
-    """CUDA_HOME is asked first, and the wheels' own folder is not an installed CUDA."""
-    monkeypatch.setattr(cuda, "INSTALLED", (str(checkout / "cuda-11.?"),))
-    homes = [make_cuda(checkout / f"cuda-11.{minor}", f"11.{minor}") for minor in (2, 6, 8)]
-    lacking = {homes[2]: ["libcudnn.so.8"]}
-    monkeypatch.setattr(cuda, "list_missing", lambda home, environ: lacking.get(home, []))
+def test_cuda_home_is_used_if_it_works_and_is_not_the_folder_of_the_wheels(checkout, monkeypatch):
+    home = checkout / "cuda-11.2"
     own = checkout / ".venv" / "cuda"
-    assert cuda.find_installed({}, own) == homes[1]
-    assert cuda.find_installed({"CUDA_HOME": str(homes[0])}, own) == homes[0]
-    assert cuda.find_installed({"CUDA_HOME": str(homes[2])}, own) == homes[1]
-    assert cuda.find_installed({}, homes[1]) == homes[0]
     searched = []
-    monkeypatch.setattr(cuda, "list_missing", lambda home, environ: searched.append(environ))
-    cuda.find_installed({"LD_LIBRARY_PATH": f"{own}/lib64:/other"}, own)
-    assert searched == [{"LD_LIBRARY_PATH": "/other"}], "libraries of the wheels are no others'"
-    monkeypatch.setattr(cuda, "list_missing", lambda home, environ: lacking.get(home, []))
-    lacking.update({homes[0]: ["x"], homes[1]: ["x"]})
+    monkeypatch.setattr(cuda, "list_missing", lambda *words: searched.append(words))
+    paths = {"CUDA_HOME": str(home), "LD_LIBRARY_PATH": f"{own}/lib64:/other"}
+    assert cuda.find_installed(paths, own) == home
+    others = {**paths, "LD_LIBRARY_PATH": "/other"}
+    assert searched == [(home, others)], "libraries of the wheels are no others'"
     assert cuda.find_installed({}, own) is None
+    assert cuda.find_installed({"CUDA_HOME": str(own)}, own) is None
+    monkeypatch.setattr(cuda, "list_missing", lambda home, environ: ["libcudnn.so.8"])
+    assert cuda.find_installed(paths, own) is None
 
 
 def test_the_loader_names_what_a_cuda_lacks(checkout):
@@ -98,10 +93,12 @@ def test_the_loader_names_what_a_cuda_lacks(checkout):
     assert not [name for name in missing if "mindspore" in name]
 
 
-def test_the_environment_of_a_cuda_is_set_once_and_by_the_activated_environment(checkout):
-    folder = checkout / ".venv" / "cuda"
+def test_the_environment_of_a_cuda_is_set_once_and_by_the_activated_environment(
+    checkout, monkeypatch
+):
     home = checkout / "an installed cuda"
-    cuda.write_set_env(folder, home)
+    monkeypatch.setattr(cuda, "find_installed", lambda environ, own: home)
+    assert cuda.main("installed", str(checkout / ".venv" / "cuda")) == 0
     line = "source scripts/env.sh; install requirements.txt; source .venv/cuda/set_env.sh; env"
     done = run(checkout, line, CUDA_CACHE_PATH="/cache")
     exported = dict(re.findall(r"^(CUDA_\w+|LD_LIBRARY_PATH)=(.*)$", done.stdout, re.MULTILINE))

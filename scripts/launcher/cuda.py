@@ -1,13 +1,13 @@
-"""CUDA for MindSpore's GPU back end: the driver, an installed CUDA, or NVIDIA's wheels.
+"""CUDA for MindSpore's GPU back end: the driver, the CUDA in CUDA_HOME, or NVIDIA's wheels.
 
     python scripts/launcher/cuda.py driver               is there a driver, with a GPU?
-    python scripts/launcher/cuda.py installed FOLDER     uses an installed CUDA 11.1 to 11.8
+    python scripts/launcher/cuda.py installed FOLDER     uses a CUDA 11.1 to 11.8 in CUDA_HOME
     python scripts/launcher/cuda.py wheels FOLDER        uses the wheels of requirements-gpu.txt
 
 scripts/env.sh runs these, the first with any Python. The others write FOLDER/set_env.sh, which sets
 CUDA_HOME, LD_LIBRARY_PATH and the driver's cache of compiled kernels; `wheels` writes a folder of
 links that has the form of an installed CUDA. Exit status 2, with one line on stderr, without a
-driver or if libraries are missing; 1 without a line if no installed CUDA works.
+driver or if libraries are missing; 1 without a line if CUDA_HOME has no CUDA that works.
 
 The driver is asked through libcuda.so.1, not by nvidia-ml-py: `driver` runs before any package is
 installed, and NVML also counts GPUs that CUDA_VISIBLE_DEVICES hides from MindSpore.
@@ -17,7 +17,6 @@ import ctypes
 import importlib.metadata
 import importlib.util
 import os
-import platform
 import re
 import shlex
 import shutil
@@ -29,14 +28,10 @@ from pathlib import Path
 from typing import Optional
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[0] = str(ROOT)
-
-
 REQUIREMENTS = ROOT / "requirements-gpu.txt"
 COMPILER = "nvidia-cuda-nvcc-cu11"  # its wheel has ptxas, but no nvcc
 VERSIONS = ((11, 1), (11, 8))  # of CUDA: the first and the last that MindSpore's libraries fit
 PLUGINS = {(11, 1): "libmindspore_gpu.so.11.1", (11, 6): "libmindspore_gpu.so.11.6"}
-INSTALLED = ("/usr/local/cuda", "/usr/local/cuda-11.?", "/opt/cuda")  # besides CUDA_HOME
 CACHE_BYTES = 2**32  # of kernels that the driver has compiled
 NVCC = """#!/bin/sh
 # MindSpore reads the version of CUDA from this file.
@@ -57,28 +52,30 @@ esac
 
 
 def main(task: str, folder: str = "") -> int:
+    own = Path(folder)
     try:
         if task == "driver":
             check_driver()
-        elif task == "installed":
-            home = find_installed(os.environ, Path(folder))
-            if home is None:
-                return 1
-            write_set_env(Path(folder), home)
-        else:
-            link_wheels(Path(folder), os.environ)
+            return 0
+        home = find_installed(os.environ, own) if task == "installed" else link_wheels(own)
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    if home is None:
+        return 1
+    own.mkdir(parents=True, exist_ok=True)
+    text = SET_ENV.format(
+        home=shlex.quote(str(home)),
+        libraries=shlex.quote(os.pathsep.join(map(str, list_library_folders(home)))),
+        cache=shlex.quote(str(ROOT / ".cache" / "cuda")),
+        cache_bytes=CACHE_BYTES,
+    )
+    (own / "set_env.sh").write_text(text)
     return 0
 
 
 def check_driver() -> None:
     """Raises ValueError if there is no driver, or if it sees no GPU."""
-    if (sys.platform, platform.machine()) != ("linux", "x86_64"):
-        raise ValueError(
-            f"MindSpore uses GPUs on Linux on x86-64, not {sys.platform} on {platform.machine()}"
-        )
     try:
         library = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -96,16 +93,12 @@ def check_driver() -> None:
 
 
 def find_installed(environ: Mapping[str, str], own: Path) -> Optional[Path]:
-    """The first installed CUDA with which MindSpore's GPU back end loads; not `own`, the links."""
+    """CUDA_HOME, if MindSpore's GPU back end loads with it and it is not `own`, the links."""
+    home = Path(environ.get("CUDA_HOME") or own)
     libraries = environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
-    others = [folder for folder in libraries if not folder.startswith(str(own))]
-    environ = {**environ, "LD_LIBRARY_PATH": os.pathsep.join(others)}
-    homes = [
-        home
-        for pattern in filter(None, [environ.get("CUDA_HOME"), *INSTALLED])
-        for home in sorted(Path("/").glob(os.path.abspath(pattern).lstrip("/")), reverse=True)
-    ]
-    return next((home for home in homes if home != own and not list_missing(home, environ)), None)
+    others = os.pathsep.join(path for path in libraries if not path.startswith(str(own)))
+    works = home != own and not list_missing(home, {**environ, "LD_LIBRARY_PATH": others})
+    return home if works else None
 
 
 def list_missing(home: Path, environ: Mapping[str, str]) -> list[str]:
@@ -136,8 +129,8 @@ def list_library_folders(home: Path) -> list[Path]:
     return [home / "lib64", find_plugins() / "gpu11.6"]
 
 
-def link_wheels(folder: Path, environ: Mapping[str, str]) -> None:
-    """Makes `folder` a CUDA of links to the installed wheels.
+def link_wheels(folder: Path) -> Path:
+    """Makes `folder` a CUDA of links to the installed wheels, and returns it.
 
     Raises ValueError if the back end of MindSpore lacks a library or a function then.
     """
@@ -163,27 +156,12 @@ def link_wheels(folder: Path, environ: Mapping[str, str]) -> None:
         nvcc = new / "bin" / "nvcc"
         nvcc.write_text(NVCC.format(release=version.rpartition(".")[0], version=version))
         nvcc.chmod(0o755)
-        missing = list_missing(new, environ)
+        missing = list_missing(new, os.environ)
         if missing:
             raise ValueError(f"MindSpore's GPU back end lacks {', '.join(missing[:3])}")
         shutil.rmtree(folder, ignore_errors=True)
         new.rename(folder)
-    write_set_env(folder, folder)
-
-
-def write_set_env(folder: Path, home: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    text = SET_ENV.format(
-        home=shlex.quote(str(home)),
-        libraries=shlex.quote(os.pathsep.join(map(str, list_library_folders(home)))),
-        cache=shlex.quote(str(ROOT / ".cache" / "cuda")),
-        cache_bytes=CACHE_BYTES,
-    )
-    (folder / "set_env.sh").write_text(text)
-
-
-if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    return folder
 
 
 def find_plugins() -> Path:
@@ -192,3 +170,7 @@ def find_plugins() -> Path:
     if spec is None or spec.origin is None:
         raise ValueError(f"{sys.executable} has no MindSpore")
     return Path(spec.origin).parent / "lib" / "plugin"
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
