@@ -28,11 +28,12 @@ from utils.entry import prepare_process
 
 prepare_process(__name__)
 
+import shutil
 import time
 from typing import Any, Optional
 
 from scripts.executors.process_pool import PROCESSES, Executor, PartOption
-from scripts.executors.video_jobs import VideoJobs, delete_part_files, lock_parts
+from scripts.executors.video_jobs import RECORDS, VideoJobs, lock_records
 from scripts.prediction.features import (
     FEATURES,
     OWN,
@@ -75,14 +76,14 @@ def main(
         r._replace(label=UNLISTED if r.label == UNLISTED else 0, line=0) for r in videos.records
     ]
     result: dict[str, Any] = {}
-    with report_write_errors(out, "--out"), lock_parts(out, FEATURES, part):
+    with report_write_errors(out, "--out"), lock_records(out, FEATURES, part):
         records = work.compute_records(jobs, executor, out, FEATURES, part)
         if part:
             errors = ["error" in record for record in records]
             result = {"part": str(part), "videos": len(errors), "failed": sum(errors)}
         else:
             shape, errors = write_features(videos, records, out)
-            delete_part_files(out, FEATURES)
+            shutil.rmtree(out / RECORDS.format(FEATURES))
             result = {"features": shape, "videos": len(jobs), "failed": len(errors)}
     seconds = round(time.monotonic() - start, 2)
     log.print_result({**result, "out": str(out), "seconds": seconds}, Runtime())

@@ -39,11 +39,12 @@ from utils.entry import prepare_process
 
 prepare_process(__name__)
 
+import shutil
 import time
 from typing import Any, Optional
 
 from scripts.executors.process_pool import PROCESSES, Executor, PartOption
-from scripts.executors.video_jobs import VideoJobs, check_errors, delete_part_files, lock_parts
+from scripts.executors.video_jobs import RECORDS, VideoJobs, check_errors, lock_records
 from scripts.prediction.records import (
     OWN,
     PredictOptions,
@@ -100,7 +101,7 @@ def main(
     jobs = list(zip(videos, make_file_names(videos)))
     hidden = sys.stdout.isatty()  # there, a table for every video shows the progress
     records = []
-    with report_write_errors(folder, "--out"), lock_parts(folder, PREDICTIONS, part):
+    with report_write_errors(folder, "--out"), lock_records(folder, PREDICTIONS, part):
         for record in work.compute_records(jobs, executor, folder, PREDICTIONS, part, hidden):
             records.append(record)
             if "error" not in record:
@@ -109,7 +110,7 @@ def main(
         check_errors(errors, jobs, folder, PREDICTIONS)
         if not part:
             write_tables(folder, records)
-            delete_part_files(folder, PREDICTIONS)
+            shutil.rmtree(folder / RECORDS.format(PREDICTIONS))
     result: dict[str, Any] = {"part": str(part)} if part else {"predictions": records}
     result |= {"videos": len(records), "failed": len(errors), "out": str(folder)}
     log.print_result({**result, "seconds": round(time.monotonic() - start, 2)}, Runtime())

@@ -174,7 +174,8 @@ def scan(
         if keys[job] in earlier:
             findings[job] = earlier[keys[job]]
     pending = [job for job in jobs if job not in findings]
-    journal = target.with_name(f"{target.name}{SCAN}{f'.{part.file_name}' if part else ''}")
+    suffix = f".{part.number}-of-{part.parts}" if part else ""
+    journal = target.with_name(f"{target.name}{SCAN}{suffix}")
     with open(journal, "a", encoding="utf-8", errors="surrogateescape") as notes:
         notes.write("\n")  # ends a line that a kill has cut
         results = run_all(examine, jobs=pending, workers=workers, executor=executor)

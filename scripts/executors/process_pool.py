@@ -18,11 +18,11 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from itertools import chain, islice
-from pathlib import Path
 from typing import Annotated, Any, Callable, NamedTuple, Optional
 
 from utils import signals
 from utils.cores import count_workers
+from utils.files import ROOT
 from utils.messages import MachineError
 from utils.processes import call_within, exit_when_parent_dies
 
@@ -46,10 +46,6 @@ class Part(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.number}/{self.parts}"
-
-    @property
-    def file_name(self) -> str:
-        return f"{self.number}-of-{self.parts}"
 
 
 def parse_part(text: str) -> Part:
@@ -162,9 +158,24 @@ def run_on_dask(work: Callable, jobs: Iterable, address: str) -> Iterator[tuple[
         client = call_within(CONNECT_TIMEOUT + 5, connect)  # a silent one holds it for ever
     except (OSError, TypeError, ValueError) as error:  # TypeError: TLS without certificates
         raise ValueError(f"--executor: no Dask scheduler at {address}: {error}") from None
+    root, folder = str(ROOT), os.getcwd()
+
+    def run_job(data: bytes) -> Any:
+        """A pickled job, in the folder of the command.
+
+        Dask sends the code of an inner function, so a worker needs no module to receive it.
+        """
+        import os
+        import pickle
+        import sys
+
+        os.chdir(folder)  # paths may be relative
+        if root not in sys.path:
+            sys.path.insert(0, root)
+        work, job = pickle.loads(data)
+        return work(job)
+
     jobs = iter(jobs)
-    root = str(Path(__file__).resolve().parents[2])
-    run_job = build_worker_function(root, os.getcwd())
     running: dict[Future, Any] = {}
     completed = as_completed(loop=client.loop, with_results=True, raise_errors=False)
     with client:
@@ -190,23 +201,3 @@ def run_on_dask(work: Callable, jobs: Iterable, address: str) -> Iterator[tuple[
             raise MachineError(
                 f"the Dask scheduler at {address} has ended; run this again"
             ) from None
-
-
-def build_worker_function(root: str, folder: str) -> Callable[[bytes], Any]:
-    """The function that Dask runs for a job: it does a pickled job in the `folder` of the command.
-
-    Dask sends the code of an inner function, so a worker needs no module to receive it.
-    """
-
-    def run_job(data: bytes) -> Any:
-        import os
-        import pickle
-        import sys
-
-        os.chdir(folder)  # paths may be relative
-        if root not in sys.path:
-            sys.path.insert(0, root)
-        work, job = pickle.loads(data)
-        return work(job)
-
-    return run_job

@@ -11,13 +11,13 @@ from typing import Literal, NamedTuple, Optional
 
 import numpy as np
 
-from scripts.executors.video_jobs import PART_FILE, Results, check_errors
+from scripts.executors.video_jobs import STARTED, Results, check_errors
 from scripts.prediction.records import list_videos
 from utils import cli
 from utils.cores import count_workers
 from utils.data.annotation_file import Record, format_label, read_list
 from utils.evaluate.windows import read_ahead, read_windows
-from utils.files import JOURNAL, open_replacement, write_beside
+from utils.files import open_replacement, write_beside
 from utils.inference.model import Model
 from utils.networks import Network
 from utils.settings import NetworkConfig, VideoData
@@ -32,7 +32,7 @@ DTYPE = "<f4"  # float32
 HEADER_BYTES = 128  # of any shape with up to 20 digits: NumPy pads to a multiple of 64
 UNLISTED = -1  # the label of a video that is not a line of a list
 COLUMNS = ("path", "start", "end", "label")
-OWN = {TABLE: f"{','.join(COLUMNS)}\\s", PART_FILE.format(FEATURES, "*"): JOURNAL}
+OWN = {TABLE: f"{','.join(COLUMNS)}\\s", STARTED.format(FEATURES): r"\Z"}
 
 
 class Source(NamedTuple):

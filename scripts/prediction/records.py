@@ -11,12 +11,12 @@ from typing import Optional
 
 import numpy as np
 
-from scripts.executors.video_jobs import PART_FILE, Results
+from scripts.executors.video_jobs import STARTED, Results
 from scripts.prediction.plots import PreviewRow, draw_preview, format_class
 from utils import cli
 from utils.evaluate.label_space import LabelSpace
 from utils.evaluate.windows import read_windows
-from utils.files import JOURNAL, check_target, open_replacement, write_text
+from utils.files import check_target, open_replacement, write_text
 from utils.inference.model import Model
 from utils.inference.prediction import (
     PREDICTIONS,
@@ -37,7 +37,7 @@ MAX_CLASS_NAME = 200  # characters of a class name in a table
 # Main files of predict.py and stream.py, which have one folder
 OWN = {
     f"{PREDICTIONS}.jsonl": r'\{"video": |\Z',
-    PART_FILE.format(PREDICTIONS, "*"): JOURNAL,
+    STARTED.format(PREDICTIONS): r"\Z",
     "*_stream.csv": "start,end,|time,",
 }
 
