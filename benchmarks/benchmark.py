@@ -352,7 +352,11 @@ def measure_data(network: Network, cfg: NetworkConfig, rt: runtime.Runtime, seco
     epochs = 10**6 // order.samples + 1
     clips = network.train_rows(records, cfg=cfg, sampler=order, epochs=epochs, skip=0)
     floor = measure_decoding(partial(decode_row, clips), len(clips), seconds)
-    is_video = bool(network.list_annotation_files(cfg))
+    used = cfg.data.source  # or the reader that `data.reader: auto` chooses
+    for record in clips.records if network.list_annotation_files(cfg) else ():
+        with contextlib.suppress(VideoError), clips.open_video(record) as video:
+            used = video.reader
+            break
     batches = network.create_dataset(cfg, clips, cfg.data.workers)
     reader = batches.create_tuple_iterator(num_epochs=1, output_numpy=True)
     next(reader)  # workers start
@@ -372,7 +376,7 @@ def measure_data(network: Network, cfg: NetworkConfig, rt: runtime.Runtime, seco
     read = psutil.Process().io_counters().read_chars - read
     return {
         "clips": done,
-        "reader": find_reader(clips) if is_video else cfg.data.source,
+        "reader": used,
         "workers": count_workers(cfg.data.workers),
         "processes": cfg.data.processes,
         "clips_per_second": round(done / wall, 2),
@@ -414,14 +418,6 @@ def measure_decoding(decode: Callable[[int], Any], count: int, seconds: float) -
     if not spent:
         raise ValueError(NO_VIDEO)
     return float(np.mean(spent))
-
-
-def find_reader(clips: TrainRows) -> str:
-    """The reader of the first readable video: the one that `data.reader: auto` chooses."""
-    for record in clips.records:
-        with contextlib.suppress(VideoError), clips.open_video(record) as video:
-            return video.reader
-    raise ValueError(NO_VIDEO)
 
 
 def read_cpu_seconds() -> dict[int, float]:

@@ -39,12 +39,9 @@ from scripts.data.prepare.class_folders import find_sources, scan_class_folders
 from scripts.finetuning.config_file import (
     COPIES,
     VideoCounts,
-    choose_list_names,
-    find_start_recipe,
     inspect_network,
     list_files,
-    load_start,
-    name_lists,
+    read_start,
     write_config_file,
 )
 from scripts.finetuning.own_commands import format_command, run_command
@@ -61,7 +58,7 @@ from utils.load_config import list_settings, load_config
 from utils.messages import escape_control, join_names, print_line
 from utils.networks import Network, find_network, list_networks
 from utils.processes import pass_on_signals
-from utils.settings import NetworkConfig, VideoData
+from utils.settings import NetworkConfig, VideoData, VideoSet
 from utils.train.schedule import describe_accuracy, describe_chance
 from utils.video.media_files import IMAGE_SUFFIXES, VIDEO_SUFFIXES
 from utils.weights.checkpoint_file import check_kind
@@ -84,11 +81,13 @@ def main(
     weights = Path(resolve_checkpoint(checkpoint)).resolve() if checkpoint else None
     if weights:
         check_kind(weights)
-    source = find_start_recipe(recipe, weights)
-    network = source.network
-    names = choose_list_names(network)
+    start = read_start(recipe, weights, settings)
+    network = start.network
+    data = start.cfg.data
+    names = "txt" if isinstance(data, VideoSet) else "csv"  # as in `make_lists.py --names`
+    names = names if isinstance(data, VideoData) else "images"
     videos = videos.resolve()
-    folder = (out or get_base_folder() / "out" / f"{videos.name}_{source.name}").resolve()
+    folder = (out or get_base_folder() / "out" / f"{videos.name}_{start.name}").resolve()
     config = folder / "finetune.yaml"
     labels = folder / "lists" / "labels.txt"
     if not videos.is_dir():
@@ -97,13 +96,12 @@ def main(
         raise ValueError("--out: it is the folder of the videos; choose another one")
     if not labels.exists():
         check_videos(videos, IMAGE_SUFFIXES if names == "images" else VIDEO_SUFFIXES, group)
-    start = None
-    if config.exists():
-        pretrained = [f"train.pretrained={weights}"] if weights else []
-        check_config(config, source.name, network, [*settings, *pretrained])
-    else:
-        start = load_start(source, settings, weights)
+    is_new = not config.exists()
+    if is_new:
         fitting = inspect_network(start)
+    else:
+        pretrained = [f"train.pretrained={weights}"] if weights else []
+        check_config(config, start.name, network, [*settings, *pretrained])
     with report_write_errors(folder, "--out"):
         folder.mkdir(parents=True, exist_ok=True)
         lock = lock_folder(folder)
@@ -118,22 +116,18 @@ def main(
     print_line(f"videos: {counts}; to list new ones, delete {labels.parent} and {folder / 'run'}")
     # The names are those of folders, which may be any bytes.
     classes = read_text(labels, str(labels), "surrogateescape").removesuffix("\n").split("\n")
-    if start:
+    if is_new:
         files = [videos / name for listed in lists.values() for name in listed]
         sizes = [file.stat().st_size for file in files if file.exists()]
-        size = sum(sizes) / len(sizes)
-        counts_of = VideoCounts(len(lists["train"]), len(lists["val"]), size)
-        write_config_file(config, start, videos, classes, counts_of, fitting)
+        counted = VideoCounts(len(lists["train"]), len(lists["val"]), sum(sizes) / len(sizes))
+        write_config_file(config, start, videos, classes, counted, fitting)
     cfg = load_config(network.config, config)
     if cfg.class_counts != (len(classes),):
         raise ValueError(
             f"{labels} has {len(classes)} classes, and {config} is for {cfg.class_counts[0]}: "
             f"delete it and {cfg.run.out}, or choose another --out"
         )
-    files = [labels]
-    if isinstance(cfg.data, VideoData):
-        files = prepare_videos(folder, network, cfg, videos)
-    return train_and_evaluate(folder, network, cfg, files)
+    return run_steps(folder, network, cfg, videos)
 
 
 def check_videos(videos: Path, suffixes: Sequence[str], group: str) -> None:
@@ -187,36 +181,29 @@ def read_lists(folder: Path, videos: Path, group: str = "") -> dict[str, list[st
     return lists
 
 
-def prepare_videos(folder: Path, network: Network, cfg: NetworkConfig, videos: Path) -> list[Path]:
-    """Makes lists of the readable videos, and copies of these if the config file names them.
-
-    Returns the lists.
-    """
-    shared = ["--network", network.name, "--config_path", folder / "finetune.yaml"]
-    has_copies = cfg.data.root == folder / COPIES
-    shared += [f"--data.root={videos}"] if has_copies else []
-    lists, good, copies = (folder / name for name in ("lists", "good", COPIES))
-    command = ["scripts/data/check_videos.py", *shared, "--out", good, *name_lists(cfg, lists)]
-    files = list_files(cfg, good)
-    run_step("check the videos", command, good, files, reads=[lists / "labels.txt"])
-    if has_copies:
-        command = ["scripts/data/reencode_videos.py", *shared, "--out", copies]
-        command += name_lists(cfg, good)
-        copied = list_files(cfg, copies)
-        run_step("re-encode the videos", command, copies, copied, reads=files)
-        return copied
-    return files
-
-
-def train_and_evaluate(
-    folder: Path, network: Network, cfg: NetworkConfig, lists: Sequence[Path]
-) -> Optional[int]:
-    """Runs the commands after those of the data; prints the result. Returns the exit status."""
+def run_steps(folder: Path, network: Network, cfg: NetworkConfig, videos: Path) -> Optional[int]:
+    """Runs the commands after `finetune.yaml`; prints the result. Returns the exit status."""
     config = folder / "finetune.yaml"
     own = ["--config_path", config]
-    reads = [config, *lists]
-    clips = folder / "clips"
-    command = ["scripts/data/show_clips.py", "--network", network.name, *own, "--out", clips]
+    named = ["--network", network.name, *own]
+    lists, good, copies, clips, report = (
+        folder / name for name in ("lists", "good", COPIES, "clips", "report")
+    )
+    reads = [lists / "labels.txt"]
+    if isinstance(cfg.data, VideoData):
+        shared = named
+        steps = [("check the videos", "scripts/data/check_videos.py", good)]
+        if cfg.data.root == copies:
+            shared = [*named, f"--data.root={videos}"]
+            steps.append(("re-encode the videos", "scripts/data/reencode_videos.py", copies))
+        _, named_lists = list_files(cfg, lists)
+        for title, script, target in steps:
+            command = [script, *shared, "--out", target, *named_lists]
+            files, named_lists = list_files(cfg, target)
+            run_step(title, command, target, files, reads)
+            reads = files
+    reads = [config, *reads]
+    command = ["scripts/data/show_clips.py", *named, "--out", clips]
     run_step("show the clips", command, clips, [clips / "clips.png"], reads)
     print_line(f"clips as the network gets them: {clips / 'clips.png'}; learning rate: lr.png")
 
@@ -228,7 +215,6 @@ def train_and_evaluate(
         print_line(f"stopped after {trained['epochs']} epochs; the same command continues")
         return 1
 
-    report = folder / "report"
     best = ["--checkpoint_path", checkpoint]
     command = [f"{network.name}/eval.py", *own, *best, "--report", report]
     files = [kept, report / "index.html"]

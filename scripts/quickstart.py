@@ -25,7 +25,7 @@ import shlex
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Callable, Union
+from typing import Callable
 
 from scripts.finetuning.own_commands import run_command
 from utils import cli
@@ -57,7 +57,14 @@ def main(*, device: Device = "CPU") -> None:
     print(format_table(results, time.monotonic() - start))
     print("TSM in a browser: source .venv/bin/activate")
     print("pip install 'gradio>=6.31,<7' 'numpy<2'")
-    print(format_demo(results["TSM"]["checkpoint"]), flush=True)
+    paths = [ROOT / "scripts" / "demo.py", DATA / "videos" / "test", results["TSM"]["checkpoint"]]
+    # Below the current folder they start there.
+    demo, examples, checkpoint = (
+        str(path) if short.startswith("..") else short
+        for path, short in zip(paths, map(os.path.relpath, paths))
+    )
+    words = ["python", demo, "--examples", examples, "--checkpoint_path", checkpoint]
+    print(shlex.join(words), flush=True)
 
 
 def train_and_evaluate(add: Callable, device: str, name: str) -> dict:
@@ -88,19 +95,6 @@ def format_table(results: dict, seconds: float) -> str:
         rows.append(row(name, *accuracies, *cells, round(result["train_seconds"])))
     rows.append(f"Training and evaluation took {seconds:.0f} s. {EXPLANATION}")
     return "\n".join(rows)
-
-
-def format_demo(checkpoint: str) -> str:
-    """The command that shows the network; paths start at the current folder."""
-    words = ["python", shorten_path(ROOT / "scripts" / "demo.py")]
-    words += ["--examples", shorten_path(DATA / "videos" / "test")]
-    words += ["--checkpoint_path", shorten_path(checkpoint)]
-    return shlex.join(words)
-
-
-def shorten_path(path: Union[str, Path]) -> str:
-    relative = os.path.relpath(path)
-    return str(path) if relative.startswith("..") else relative
 
 
 if __name__ == "__main__":

@@ -41,8 +41,16 @@ def main() -> None:
     prepare_streams()
     name = "".join(sys.argv[1:2])
     words = sys.argv[2:]
+    networks = sorted(file.parent.name for file in ROOT.glob("*/model.py"))
     if name in NETWORK_SCRIPTS:
-        script = find_network_script(name, words)
+        choices = f"NETWORK is one of {', '.join(networks)}"
+        if words[:1] in (["-h"], ["--help"]):
+            with exit_on_broken_pipe():
+                print(f"usage: zoo {name} NETWORK [arguments]\n\n{choices}.")
+            sys.exit(0)
+        if not words or words[0] not in networks:
+            stop(f"zoo {name}: {choices}{f', not {words[0]}' if words else ''}")
+        script = ROOT / words.pop(0) / f"{name}.py"
     elif name in removed.COMMANDS:
         removed.refuse_command(name)
     elif name in COMMANDS:
@@ -64,21 +72,6 @@ def main() -> None:
     show_usage(ast.get_docstring(ast.parse(script.read_text())))
     with exit_on_broken_pipe():
         runpy.run_path(str(script), run_name="__main__")
-
-
-def find_network_script(name: str, words: list[str]) -> Path:
-    """The script of the network that the first of `words` names; removes that argument."""
-    networks = sorted(file.parent.name for file in ROOT.glob("*/model.py"))
-    choices = ", ".join(networks)
-    if words[:1] in (["-h"], ["--help"]):
-        with exit_on_broken_pipe():
-            print(f"usage: zoo {name} NETWORK [arguments]\n\nNETWORK is one of {choices}.")
-        sys.exit(0)
-    if words and words[0] in networks:
-        return ROOT / words.pop(0) / f"{name}.py"
-    return stop(
-        f"zoo {name}: NETWORK must be one of {choices}{f', not {words[0]}' if words else ''}"
-    )
 
 
 def stop(line: str) -> NoReturn:

@@ -13,9 +13,8 @@ import pytest
 from scripts import finetune
 from scripts.finetuning.config_file import (
     VideoCounts,
-    find_start_recipe,
     inspect_network,
-    load_start,
+    read_start,
     write_config_file,
 )
 from tests.helpers import (
@@ -30,7 +29,6 @@ from tests.helpers import (
 from utils.files import ROOT
 from utils.load_config import find_recipes, load_config
 from utils.networks import find_network
-from utils.settings import VideoData
 
 SCRIPT = "scripts/finetune.py"
 RECIPES = {
@@ -44,8 +42,7 @@ COUNTS = VideoCounts(train=240, val=30, size=1e6)
 
 
 def start_from(recipe: str, *settings: str, checkpoint=None):
-    recipe = find_start_recipe(recipe, checkpoint)
-    return load_start(recipe, ["run.device=CPU", *settings], checkpoint)
+    return read_start(recipe, checkpoint, ["run.device=CPU", *settings])
 
 
 def write_config(folder: Path, network: str, *settings: str, checkpoint=None, **options):
@@ -151,8 +148,8 @@ def test_a_checkpoint_has_its_recipe_and_is_refused_by_another_network(tmp_path)
     with pytest.raises(ValueError, match="w.ckpt"):
         inspect_network(start_from("x3d_smoke", *settings, checkpoint=weights))
     own = start_from("", checkpoint=weights)
-    assert (own.recipe.name, own.freeze, own.cfg.data.crop) == ("mine", "backbone", 32)
-    assert inspect_network(own) > 2 * inspect_network(own._replace(checkpoint=None)) > 32
+    assert (own.name, own.freeze, own.cfg.data.crop) == ("mine", "backbone", 32)
+    assert inspect_network(own) > 2 * inspect_network(own._replace(checkpoint=None, freeze="")) > 32
     options = {"videos": Path("/my videos"), "names": NAMES, "counts": COUNTS, "fitting": 9}
     written = write_config_file(tmp_path / "finetune.yaml", own, **options)
     assert (written.model.first_width, written.class_counts, written.train.lr) == (8, (3,), 0.05)
@@ -277,15 +274,12 @@ def test_copies_are_made_of_the_good_videos_and_trained_on(network, tmp_path, mo
     cfg = write_config(tmp_path, network, "run.patience=3")
     own = find_network(network)
     for _ in range(2):  # the second time, all but the training is done
-        lists = []
-        if isinstance(cfg.data, VideoData):
-            lists = finetune.prepare_videos(tmp_path, own, cfg, Path("/my videos"))
-        assert finetune.train_and_evaluate(tmp_path, own, cfg, lists) == 1
+        assert finetune.run_steps(tmp_path, own, cfg, Path("/my videos")) == 1
         assert "stopped after 2.5 epochs" in capsys.readouterr().err
     *before, train, again = commands
     assert train == again
     assert train[0] == f"{network}/train.py"
-    names = ["check_videos.py", "reencode_videos.py"] if lists else []
+    names = ["check_videos.py", "reencode_videos.py"] if network != "resnet50" else []
     assert [Path(words[0]).name for words in before] == [*names, "show_clips.py"]
     for words, folder in zip(before[:-1], ("lists", "good")):
         assert "--data.root=/my videos" in words

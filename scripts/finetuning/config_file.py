@@ -46,16 +46,11 @@ SCRATCH = (
     "docs/weights.md names published weights"
 )
 WITHOUT_WEIGHTS = "tsm_r18_diff_8f"  # the recipe
-# Of a training step on a CPU, estimated before the step is compiled
-BYTES = 4  # of a number in float32
-BUFFERS = 0.15e9  # of the compiler and of the kernels' threads
-COPIES_OF_GRADIENTS = 2  # their own arrays, and the packed one
-RECOMPUTE = "output_recompute"  # the flag that Cell.recompute sets
+# Of a training step on a CPU
+FIXED_BYTES = 0.5e9  # of weights, gradients, buffers
+COMPILER_BYTES = 3e6  # for a layer
 TRANSFORMER = ("layer norm", "dense", "attention")  # kinds of layers
 COPIES_OF_MAPS = 3.6  # of such a layer
-COPIES_IF_RECOMPUTED = 2.9
-# Layers whose forward and backward pass are a few kernels of this zoo; all others are many.
-SIMPLE = ("spatial convolution", "1x1 convolution", "batch norm", "activation", "pooling")
 SET_NAME = "videos"  # of the data set of a network that takes several
 COUNTERCLOCKWISE = re.compile("(counter|anti)[- _]?clockwise")
 OPPOSITES = {"left": "right", "counterclockwise": "clockwise"}
@@ -66,28 +61,16 @@ OWN_SETTINGS += ("data.test", "data.train_list", "data.val_list", "data.test_lis
 OWN_SETTINGS += ("model.num_classes", "train.pretrained", "train.new_head")
 
 
-class Recipe(NamedTuple):
-    """The settings {section: {key: value}} of a config file, or those that a checkpoint has."""
+class Start(NamedTuple):
+    """What a fine-tuning starts from: a recipe, or the settings that a checkpoint has."""
 
     network: Network
     name: str
-    values: dict[str, Any]
-
-
-class Start(NamedTuple):
-    """What a fine-tuning starts from: `cfg` is the recipe's, with the user's settings."""
-
-    recipe: Recipe
-    cfg: NetworkConfig
+    values: dict[str, Any]  # {section: {key: value}}
+    cfg: NetworkConfig  # with the settings of the user
     settings: dict[str, str]  # of the user, {"section.key": value}
     checkpoint: Optional[Path]
-
-    @property
-    def freeze(self) -> str:
-        """`train.freeze`; by default the backbone of a checkpoint, on a CPU."""
-        is_default = self.checkpoint and "train.freeze" not in self.settings
-        is_slow = self.cfg.run.device == "CPU"
-        return "backbone" if is_default and is_slow else self.cfg.train.freeze
+    freeze: str  # `train.freeze`; by default the backbone of a checkpoint, on a CPU
 
 
 class VideoCounts(NamedTuple):
@@ -98,66 +81,60 @@ class VideoCounts(NamedTuple):
     size: float
 
 
-def find_start_recipe(recipe: str, checkpoint: Optional[Path]) -> Recipe:
-    """The recipe of a name or path; without one, that in the checkpoint. Raises ValueError."""
+def read_start(recipe: str, checkpoint: Optional[Path], settings: Sequence[str]) -> Start:
+    """The recipe of a name or path, or else that in the checkpoint, with `section.key=value`s.
+
+    Raises ValueError if there is none, or if settings do not fit.
+    """
     if recipe:
         path = resolve_yaml(Path(recipe))
-        return Recipe(find_network_of_yaml(path), path.stem, read_yaml(path))
-    if checkpoint is None:
+        network, name, own = find_network_of_yaml(path), path.stem, read_yaml(path)
+    elif checkpoint:
+        network, cfg = load_own_config(checkpoint)
+        name, own = cfg.run.out.name, to_dict(cfg)
+    else:
         raise ValueError(f"--recipe: take {WITHOUT_WEIGHTS}, or a --checkpoint, which has its own")
-    network, cfg = load_own_config(checkpoint)
-    return Recipe(network, cfg.run.out.name, to_dict(cfg))
-
-
-def load_start(recipe: Recipe, settings: Sequence[str], checkpoint: Optional[Path]) -> Start:
-    """Checks recipe and settings (`section.key=value`); raises ValueError."""
     device = "Ascend" if any(Path("/dev").glob("davinci[0-9]*")) else "CPU"
-    values = {name: value for name, _, value in (text.partition("=") for text in settings)}
-    build = partial(build_config, recipe.network.config, name=recipe.name, owner=recipe.name)
-    own = recipe.values.get("model", {}).get("labels")
-    if values.get("model.labels", own) == "multi":
+    values = {key: value for key, _, value in (text.partition("=") for text in settings)}
+    if values.get("model.labels", own.get("model", {}).get("labels")) == "multi":
         raise ValueError(
             "model.labels multi: folders of classes give a video one label; write lists, and give "
             "them to train.py (docs/labels.md)"
         )
-    train = build(copy.deepcopy(recipe.values), overrides=[]).train
+    build = partial(build_config, network.config, name=name, owner=name)
+    train = build(copy.deepcopy(own), overrides=[]).train
     epochs = values.get("train.epochs", "")
     share = int(epochs) / train.epochs if epochs.isdecimal() else 1.0
     warmup = round(train.warmup_epochs * share, 2)  # in proportion, unless the user sets it
     overrides = [f"run.device={device}", f"train.warmup_epochs={warmup}", *settings]
-    cfg = build(copy.deepcopy(recipe.values), overrides=overrides)
-    for name in values:
-        if name in OWN_SETTINGS:
-            raise ValueError(f"--{name}: VIDEOS and --checkpoint decide it; edit the config file")
+    cfg = build(copy.deepcopy(own), overrides=overrides)
+    for key in values:
+        if key in OWN_SETTINGS:
+            raise ValueError(f"--{key}: VIDEOS and --checkpoint decide it; edit the config file")
     if len(cfg.class_counts) > 1:
         raise ValueError(
-            f"--recipe: {recipe.name} trains on {len(cfg.class_counts)} data sets at once; "
+            f"--recipe: {name} trains on {len(cfg.class_counts)} data sets at once; "
             "mvit_multi_plain_s_k400_16x4 is a recipe for one"
         )
-    return Start(recipe, cfg=cfg, settings=values, checkpoint=checkpoint)
-
-
-def choose_list_names(network: Network) -> str:
-    """The kind of lists that a network reads, as in `make_lists.py --names`."""
-    data = get_type_hints(network.config)["data"]
-    if issubclass(data, VideoSet):
-        return "txt"
-    return "csv" if issubclass(data, VideoData) else "images"
+    is_slow = checkpoint and cfg.run.device == "CPU" and "train.freeze" not in values
+    freeze = "backbone" if is_slow else cfg.train.freeze
+    return Start(network, name, own, cfg, values, checkpoint, freeze)
 
 
 def inspect_network(start: Start) -> int:
-    """The largest batch that fits the memory; that of the recipe if the device is no CPU.
+    """About the largest batch that fits the memory; that of the recipe if the device is no CPU.
 
     It builds the network: raises ValueError if the checkpoint is of another one, or if train.freeze
     does not fit.
     """
     # MindSpore is imported only if the settings and the videos are valid.
+    from utils.complexity import count_layers
     from utils.nn.layers import draw_no_weights
     from utils.train.plan import freeze_weights
     from utils.weights import checkpoint
 
     cfg = start.cfg
-    network = start.recipe.network
+    network = start.network
     runtime.start(dataclasses.replace(cfg.run, device="CPU"))
     with draw_no_weights():  # as `utils.inference.checkpoint.build_network`
         net = network.build_model(**cfg.model_arguments())
@@ -171,38 +148,19 @@ def inspect_network(start: Start) -> int:
         )
     if cfg.run.device != "CPU":
         return cfg.data.batch
+    # The forward pass keeps maps for the backward pass, which ends at the first trained layer: a
+    # convolutional network the output of each layer once, a transformer also its transposed copies
+    # and products. The constants are about those of measured peaks.
     freeze_weights(net, start.freeze, network.classifier)
-    fixed, clip = estimate_step(net, network.get_input_shape(cfg))
-    free = FREE_MEMORY * read_free_memory() - fixed
-    return max(1, int(free / (clip * cfg.data.clips_per_sample)))
-
-
-def estimate_step(net: Any, clip_shape: tuple[int, ...]) -> tuple[float, float]:
-    """Additional bytes of a training step in float32: of any batch, and for each clip.
-
-    A step needs memory for the compiler, for the gradients, and for the maps that the forward pass
-    keeps for the backward pass. The maps are counted layer by layer, in an evaluation of one clip:
-    a convolutional network keeps the output of each layer once, a transformer also its transposed
-    copies and products. The constants fit measured peaks of the four networks,
-    docs/measured/benchmarks.md. The backward pass ends at the first layer with a trained weight:
-    earlier maps are not held.
-    """
-    from utils.complexity import count_layers
-
-    layers = count_layers(net, clip_shape)
-    weights = sum(layer.parameters for layer in layers)
-    cells = net.cells_and_names()
-    recomputed = tuple(f"{name}." for name, cell in cells if RECOMPUTE in cell.get_flags())
+    layers = count_layers(net, network.get_input_shape(cfg))
     first = next(k for k, layer in enumerate(layers) if layer.parameters)
-    trained = layers[max(first - 1, 0) :]  # from the one whose output is read there
-    maps = 0.0
-    for layer in trained:  # how often a step holds the output
-        copies = COPIES_IF_RECOMPUTED if layer.name.startswith(recomputed) else COPIES_OF_MAPS
-        maps += layer.outputs * (copies if layer.kind in TRANSFORMER else 1.0)
-    maps = max(maps, *(layer.inputs + layer.outputs for layer in layers))
-    simple = sum(layer.kind in SIMPLE for layer in layers)
-    compiler = 1.2e6 * simple + 4e6 * (len(layers) - simple)
-    return BUFFERS + compiler + BYTES * COPIES_OF_GRADIENTS * weights, BYTES * maps
+    kept = sum(
+        layer.outputs * (COPIES_OF_MAPS if layer.kind in TRANSFORMER else 1.0)
+        for layer in layers[max(first - 1, 0) :]  # from the one whose output is read there
+    )
+    clip = max(kept, *(layer.inputs + layer.outputs for layer in layers))
+    free = FREE_MEMORY * read_free_memory() - FIXED_BYTES - COMPILER_BYTES * len(layers)
+    return max(1, int(free / (4 * clip * cfg.data.clips_per_sample)))
 
 
 def write_config_file(
@@ -240,24 +198,24 @@ def write_config_file(
     rules["train"] = {**choose_recipe(start, epochs, steps), "feature_draws": draws}
     rules["eval"] = {"val_skip": 1} if "sets" in own else {}
 
-    values = copy.deepcopy(start.recipe.values)
+    values = copy.deepcopy(start.values)
     values["data"].pop("labels", None)
     for section, settings in rules.items():
         values.setdefault(section, {}).update(settings)
     for name, value in start.settings.items():
-        apply_override(start.recipe.network.config, values, f"{name}={value}")
+        apply_override(start.network.config, values, f"{name}={value}")
     text = yaml.safe_dump(values, sort_keys=False, default_flow_style=None, width=100)
-    head = f"# {start.recipe.name} for the videos of {videos.name!a}.\n"
+    head = f"# {start.name} for the videos of {videos.name!a}.\n"
     head += "# Made by scripts/finetune.py, which does not write it again: it is yours to change.\n"
     with report_write_errors(path, "--out"):
         write_text(path, head + text)
     try:
-        written = load_config(start.recipe.network.config, path)
+        written = load_config(start.network.config, path)
     except ValueError:
         path.unlink()
         raise
     if not start.checkpoint:
-        is_other = start.recipe.name != WITHOUT_WEIGHTS
+        is_other = start.name != WITHOUT_WEIGHTS
         advice = f"; without them take --recipe {WITHOUT_WEIGHTS}" if is_other else ""
         print_line(SCRATCH + advice)
     print_line(
@@ -297,7 +255,7 @@ def choose_recipe(start: Start, epochs: int, steps: int) -> dict[str, Any]:
         if train.get(name):
             rules[name] = float(f"{scale * train[name]:.6g}")
     if train["base_batch"] == 0:  # the rate is for the batch of the recipe
-        rules["base_batch"] = start.recipe.values["data"]["batch"]
+        rules["base_batch"] = start.values["data"]["batch"]
     if train["warmup_epochs"]:
         rules["warmup_epochs"] = round(train["warmup_epochs"] * epochs / train["epochs"], 2)
     if "milestones" in train:
@@ -314,19 +272,13 @@ def choose_recipe(start: Start, epochs: int, steps: int) -> dict[str, Any]:
     return rules
 
 
-def list_files(cfg: NetworkConfig, folder: Path) -> list[Path]:
-    """The lists that a network reads, if they are in a folder."""
+def list_files(cfg: NetworkConfig, folder: Path) -> tuple[list[Path], list[str]]:
+    """The lists that a network reads, if they are in a folder, and the settings that say so."""
+    names = ["train", "test", "val"]
     if not isinstance(cfg.data, VideoSet):
-        return [folder / f"{name}.csv" for name in ("train", "test", "val")]
-    names = ("train", "test", "val") if cfg.data.val_list else ("train", "test")
-    return [folder / f"{name}.txt" for name in names]
-
-
-def name_lists(cfg: NetworkConfig, folder: Path) -> list[str]:
-    """The settings that make a command read the lists in a folder."""
-    if not isinstance(cfg.data, VideoSet):
-        return [f"--data.lists={folder}"]
-    return [f"--data.{file.stem}_list={file}" for file in list_files(cfg, folder)]
+        return [folder / f"{name}.csv" for name in names], [f"--data.lists={folder}"]
+    files = [folder / f"{name}.txt" for name in (names if cfg.data.val_list else names[:2])]
+    return files, [f"--data.{file.stem}_list={file}" for file in files]
 
 
 def find_mirror_pairs(names: Sequence[str]) -> list[tuple[int, int]]:
