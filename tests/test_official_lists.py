@@ -7,7 +7,7 @@ import pytest
 from scipy.io import savemat
 
 from scripts.data.prepare.public_annotations import (
-    find_frame_folders,
+    find_videos,
     match_videos,
     read_public_annotations,
 )
@@ -189,10 +189,11 @@ def test_official_annotations_are_converted_to_lists(dataset, tmp_path):
     write_files(tmp_path / "videos", dict.fromkeys(videos, "-"))
     annotations = read_public_annotations(dataset, tmp_path / "annotations", 1)
     frames = dataset in ("sthv1", "jester")
-    result = match_videos(annotations, tmp_path / "videos", frames)
+    result = match_videos(annotations._replace(segments={}), tmp_path / "videos", frames)
     assert annotations.names == names
-    assert (result.train, result.val) == (train, val)
-    assert (len(result.missing), len(result.others), result.doubles) == (missing, others, [])
+    assert (result["train"], result["val"]) == (train, val)
+    counts = [len(result[name]) for name in ("missing", "others", "doubles")]
+    assert counts == [missing, others, 0]
     (tmp_path / "list.txt").write_text("\n".join(train))
     source = "frames" if frames else "video"
     path = tmp_path / "list.txt"
@@ -238,7 +239,7 @@ def test_folders_of_frames_count_up_from_0_or_1(tmp_path, capsys):
     for folder, frames in numbers.items():
         write_files(tmp_path, {f"{folder}/img_{k:05d}.PNG": "-" for k in frames})
     write_files(tmp_path, {"__MACOSX/1/._00001.jpg": "-", "1/.DS_Store": "-"})
-    assert find_frame_folders(tmp_path) == {"1": ["1 3"], "2": ["2 3"]}
+    assert find_videos(tmp_path, frames=True) == {"1": ["1 3"], "2": ["2 3"]}
     assert capsys.readouterr().err.count("without a gap (2), for example 3") == 1
 
 

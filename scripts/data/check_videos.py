@@ -54,8 +54,7 @@ from scripts.data.prepare.integrity import (
     VideoJob,
     examine,
     make_job,
-    print_left_out,
-    write_table,
+    write_list,
 )
 from scripts.executors.process_pool import (
     PROCESSES,
@@ -67,20 +66,12 @@ from scripts.executors.process_pool import (
 )
 from utils import cli
 from utils.data.annotation_file import (
-    AnnotationFile,
     Record,
     choose_output_names,
     iterate_lines,
     name_record,
 )
-from utils.files import (
-    JOURNAL,
-    check_folder,
-    check_inputs,
-    read_text,
-    report_write_errors,
-    write_text,
-)
+from utils.files import JOURNAL, check_folder, check_inputs, report_write_errors
 from utils.log import track
 from utils.messages import join_names, print_line
 from utils.networks import Network
@@ -112,29 +103,36 @@ def main(
     check_folder(out, {f"*{SCAN}*": JOURNAL, f"*/*{SCAN}*": JOURNAL})
     kinds: Counter[str] = Counter()
     read = 0
-    kept = {GOOD, DAMAGED} if keep_damaged else {GOOD}
+    kept = (GOOD, DAMAGED) if keep_damaged else (GOOD,)
     # Lists of several data sets are in several folders; only those of one folder are compared, and
     # a copy of another list than the first is not.
     folders: dict[Path, dict[str, list[Record]]] = {}
     with report_write_errors(out, "--out"):
         for file, target in zip(files, targets):
             target.parent.mkdir(parents=True, exist_ok=True)
-            lines = []  # number, text, name or what is wrong with it, job
-            records = []
-            for number, text, record in iterate_lines(file):
-                is_good = isinstance(record, Record)
-                job = make_job(record, file, cfg.data.reader, frames) if is_good else None
-                lines.append((number, text, name_record(record) if is_good else record, job))
-                records += [record] if is_good else []
+            lines = list(iterate_lines(file))
+            records = [record for *_, record in lines if isinstance(record, Record)]
             of_folder = folders.setdefault(file.path.parent, {})
             if records not in [*of_folder.values()][1:]:
                 of_folder[file.name] = records
-            jobs = list(dict.fromkeys(job for *_, job in lines if job))
+            job_of = {record: make_job(record, file, cfg.data.reader, frames) for record in records}
+            jobs = list(dict.fromkeys(job_of.values()))
             chosen = part.select(jobs) if part else jobs
             findings, count = scan(chosen, target, part, workers, executor)
             read += count
-            if not part:
-                kinds += write_results(file, target, lines, findings, kept)
+            if part:
+                continue
+            texts = []
+            bad = []
+            for number, text, record in lines:
+                if isinstance(record, Record):
+                    name, finding = name_record(record), findings[job_of[record]]
+                else:
+                    name, finding = text, Finding("bad line", record)
+                kinds[finding.kind] += 1
+                texts += [text] if finding.kind in kept else []
+                bad += [(number, name, finding)] if finding.kind != GOOD else []
+            write_list(file, target, texts, bad, kept)
     seconds = round(time.monotonic() - start, 1)
     if part:
         print(json.dumps({"part": str(part), "read": read, "seconds": seconds}))
@@ -217,36 +215,6 @@ def describe_repeats(lists: Mapping[str, Sequence[Record]]) -> list[str]:
             names = join_names(list(dict.fromkeys(record.path for record in groups[0])), MAX_SHOWN)
             lines.append(f"{what} ({len(groups)}), for example {names}")
     return lines
-
-
-def write_results(
-    file: AnnotationFile,
-    target: Path,
-    lines: Sequence[tuple],
-    findings: Mapping[VideoJob, Finding],
-    kept: set[str],
-) -> Counter[str]:
-    """Writes the list of the kinds `kept` and the table of bad lines; returns the kinds."""
-    kinds: Counter[str] = Counter()
-    texts = []
-    bad = []
-    for number, text, name, job in lines:
-        finding = findings[job] if job else Finding("bad line", name)
-        name = name if job else text
-        kinds[finding.kind] += 1
-        texts += [f"{text}\n"] if finding.kind in kept else []
-        bad += [(number, name, finding)] if finding.kind != GOOD else []
-    write_text(target, "".join(texts))
-    write_table(target.with_name(f"{target.name}.bad.tsv"), bad)
-    left_out = [(name, finding) for _, name, finding in bad if finding.kind not in kept]
-    print_left_out(left_out)
-    if left_out:
-        print_line(f"{len(left_out)} of {len(lines)} left out; the reasons are in {target}.bad.tsv")
-    class_names = file.path.with_name("labels.txt")
-    if class_names.is_file():
-        text = read_text(class_names, str(class_names), "surrogateescape")
-        write_text(target.with_name("labels.txt"), text)
-    return kinds
 
 
 if __name__ == "__main__":

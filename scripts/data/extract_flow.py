@@ -29,24 +29,16 @@ from utils.entry import prepare_process
 
 prepare_process(__name__)
 
-from typing import Annotated, Any
+from typing import Any
 
 from scripts.data.extract_frames import extract_lists
 from utils import cli
 from utils.networks import Network
 from utils.settings import NetworkConfig
 
-NAMES = "flow_{}_{:05d}.jpg"  # of the recipes: data.image_tmpl
 
-
-def main(
-    network: Network,
-    cfg: NetworkConfig,
-    *,
-    quality: Annotated[int, cli.number_between(1, 100)] = 95,
-    **options: Any,
-) -> None:
-    extract_lists(network, cfg, quality, NAMES, **options)
+def main(network: Network, cfg: NetworkConfig, **options: Any) -> None:
+    extract_lists(network, cfg, True, **options)
 
 
 if __name__ == "__main__":

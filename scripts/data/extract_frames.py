@@ -31,57 +31,49 @@ from utils.entry import prepare_process
 prepare_process(__name__)
 
 import json
+from functools import partial
 from typing import Annotated, Any, Optional
 
-from scripts.data.prepare.copies import copy_lists, find_lists
-from scripts.data.prepare.encoder import SUFFIXES, FrameJob, extract_frames
-from scripts.data.prepare.integrity import VideoJob
+from scripts.data.prepare.copies import copy_lists
+from scripts.data.prepare.encoder import SUFFIXES, extract_frames
 from scripts.executors.process_pool import PROCESSES, choose_workers
 from utils import cli
 from utils.networks import Network
 from utils.settings import NetworkConfig
 
+FLOW_NAMES = "flow_{}_{:05d}.jpg"  # of the recipes: data.image_tmpl
 
-def main(
-    network: Network,
-    cfg: NetworkConfig,
-    *,
-    quality: Annotated[int, cli.number_between(1, 100)] = 90,
-    **options: Any,
-) -> None:
-    extract_lists(network, cfg, quality, **options)
+
+def main(network: Network, cfg: NetworkConfig, **options: Any) -> None:
+    extract_lists(network, cfg, **options)
 
 
 def extract_lists(
     network: Network,
     cfg: NetworkConfig,
-    quality: int,
-    flow_tmpl: str = "",
+    flow: bool = False,
     *,
     out: Path,
     fps: cli.PositiveFloat = 0.0,
     short_side: cli.NonNegativeInt = 256,
+    quality: Optional[Annotated[int, cli.number_between(1, 100)]] = None,
     workers: Optional[cli.PositiveInt] = None,
 ) -> None:
-    """Also for extract_flow.py: with `flow_tmpl`, the names of its images, the optical flow."""
-    files = find_lists(network, cfg)
+    """Writes the frames or, for extract_flow.py, the optical flow."""
     data: Any = cfg.data  # of videos
-    image_tmpl = flow_tmpl or data.image_tmpl
+    image_tmpl = FLOW_NAMES if flow else data.image_tmpl
     if not image_tmpl.endswith(SUFFIXES):
         raise ValueError(f"data.image_tmpl: {image_tmpl} must end in {', '.join(SUFFIXES)}")
-
-    def build_job(video: VideoJob, copy: Path) -> FrameJob:
-        target = str(out / copy)
-        return FrameJob(video, target, image_tmpl, fps, short_side, quality, flow=bool(flow_tmpl))
-
+    work = partial(
+        extract_frames,
+        image_tmpl=image_tmpl,
+        fps=fps,
+        short_side=short_side,
+        quality=quality or (95 if flow else 90),
+        flow=flow,
+    )
     result, findings = copy_lists(
-        cfg,
-        files,
-        out,
-        build_job=build_job,
-        work=extract_frames,
-        title="extracting frames",
-        workers=choose_workers(workers, PROCESSES),
+        network, cfg, out, work, workers=choose_workers(workers, PROCESSES)
     )
     result["frames"] = sum(finding.frames for finding in findings.values())
     print(json.dumps(result))

@@ -90,25 +90,24 @@ def main(
     root = videos.resolve()
     if not root.is_dir():
         raise ValueError(f"--videos: {root} is not a folder")
-    lists = CSV_NAMES if names == "csv" else ("train.txt", "val.txt" if dataset else "test.txt")
     links: dict[str, list[str]] = {}
     if dataset:
-        counts, files = list_public_data_set(
-            root, out=out, lists=lists, dataset=dataset, annotations=annotations, **options
-        )
+        lists = CSV_NAMES if names == "csv" else ("train.txt", "val.txt")
+        counts, files, inputs = list_public_data_set(root, lists, dataset, annotations, **options)
     else:
         counts, files = list_own_videos(root, names, **options)
         lists = tuple(name for name in files if name != "labels.txt")
+        inputs = []
     if names == "images":
         links = {name: files.pop(name) for name in lists}
-    texts = {out / name: "".join(f"{line}\n" for line in files[name]) for name in files}
-    new = {
-        path: text
-        for path, text in texts.items()
-        if not path.is_file() or path.read_bytes() != text.encode(errors="surrogateescape")
-    }
-    for path in new:
-        check_target(path, [annotations or ""], "--out", overwrite)
+    new = {}
+    for name, lines in files.items():
+        text = "".join(f"{line}\n" for line in lines)
+        path = out / name
+        check_inputs([path], inputs)
+        if not path.is_file() or path.read_bytes() != text.encode(errors="surrogateescape"):
+            check_target(path, option="--out", overwrite=overwrite)
+            new[path] = text
     with report_write_errors(out, "--out"):
         link_images(root, out=out, classes=files["labels.txt"], lists=links)
         for path, text in new.items():
@@ -119,29 +118,29 @@ def main(
 
 def list_public_data_set(
     root: Path,
-    out: Path,
     lists: tuple[str, ...],
     dataset: str,
     annotations: Optional[Path],
     *,
     split: Literal[1, 2, 3] = 1,
     uncut: bool = False,
-) -> tuple[dict, dict]:
-    """The counts for the last line of stdout, and {file: lines}."""
+) -> tuple[dict, dict, list]:
+    """The counts for the last line of stdout, {file: lines}, and the files that were read."""
     if not annotations:
         raise ValueError("missing --annotations: the folder of the official annotation files")
     official = read_public_annotations(dataset, annotations, split)
     if uncut and not official.segments:
         raise ValueError(f"--uncut goes with kinetics: {dataset} has no annotated segments")
-    result = match_videos(official, root=root, frames=dataset in FRAMES, uncut=uncut)
-    files = {name: result.train if "train" in name else result.val for name in lists}
-    files["labels.txt"] = official.names
-    files.update({"missing.txt": result.missing, "unlisted.txt": result.others})
-    check_inputs([out / name for name in files], official.files)
-    for path in result.doubles:
+    if not uncut:
+        official = official._replace(segments={})
+    result = match_videos(official, root, frames=dataset in FRAMES)
+    for path in result["doubles"]:
         print_line(f"a second file of one video, not listed: {path}")
-    counts = {name: len(getattr(result, name)) for name in result._fields}
-    return {"classes": len(official.names), **counts}, files
+    files = {name: result["train" if "train" in name else "val"] for name in lists}
+    files["labels.txt"] = official.names
+    files.update({"missing.txt": result["missing"], "unlisted.txt": result["others"]})
+    counts = {name: len(lines) for name, lines in result.items()}
+    return {"classes": len(official.names), **counts}, files, official.files
 
 
 def list_own_videos(
@@ -160,19 +159,20 @@ def list_own_videos(
         raise ValueError(f"--test {test} and --val {val} leave no video for training")
     kind = "images" if names == "images" else "videos"
     result = scan_class_folders(root, IMAGE_SUFFIXES if kind == "images" else VIDEO_SUFFIXES)
+    classes = sorted(result.classes)
     listed = [video for videos in result.classes.values() for video in videos]
     sources = find_sources(listed, group) if group else None
-    fractions = {"test": test, "val": val} if val else {"test": test}
     if test == 1:
         splits = {"test": split_classes(result, fractions={}, seed=seed)["train"]}
     else:
+        fractions = {"test": test, "val": val} if val else {"test": test}
         splits = split_classes(result, fractions=fractions, seed=seed, sources=sources)
     tested = splits["test"]
     if not tested:
         raise ValueError("--test: every class is of one video or source; a test list needs two")
     ending = "" if names == "images" else f".{names}"
     files = {f"{name}{ending}": splits[name] for name in splits}
-    if names == "csv" and test < 1 and not splits.get("val"):
+    if names == "csv" and test < 1 and not val:
         files["val.csv"] = tested
     contrary = [group for group in result.twins if len({*map(get_class, group)}) > 1]
     for what, groups in (
@@ -182,22 +182,21 @@ def list_own_videos(
         if groups:
             shown = join_names([" = ".join(group) for group in groups], MAX_SHOWN)
             print_line(f"{len(groups)} {what}: {shown}")
-    if left_out := describe_left_out(result.scan, kind):
-        print_line(left_out)
-    if line := describe_numbered(sorted(result.classes)):
-        print_line(line)
-    tested_labels = {int(line.rsplit(" ", 1)[1]) for line in tested}
-    single = [name for k, name in enumerate(sorted(result.classes)) if k not in tested_labels]
+    labels = {int(line.rsplit(" ", 1)[1]) for line in tested}
+    single = [name for label, name in enumerate(classes) if label not in labels]
     if single:
         what = "source" if group else "video"
         shown = f"{join_names(single, MAX_SHOWN)}; add videos, or move its folder away"
         print_line(f"classes with one {what}, which no test covers: {shown}")
-    counts = {"classes": len(result.classes), **{name: len(splits[name]) for name in splits}}
+    for line in (describe_left_out(result.scan, kind), describe_numbered(classes)):
+        if line:
+            print_line(line)
+    counts = {"classes": len(classes), **{name: len(splits[name]) for name in splits}}
     counts.update(others=len(result.scan.others), system=len(result.scan.system))
     counts["twins"] = len(result.twins)
     if sources:
         counts["sources"] = len(set(sources.values()))
-    return counts, {**files, "labels.txt": sorted(result.classes)}
+    return counts, {**files, "labels.txt": classes}
 
 
 if __name__ == "__main__":

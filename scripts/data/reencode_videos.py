@@ -32,11 +32,12 @@ prepare_process(__name__)
 
 import json
 import os
+from functools import partial
 from typing import Annotated, Optional
 
-from scripts.data.prepare.copies import copy_lists, find_lists
-from scripts.data.prepare.encoder import MAX_QUALITY, EncodeJob, reencode_video
-from scripts.data.prepare.integrity import GOOD, VideoJob
+from scripts.data.prepare.copies import copy_lists
+from scripts.data.prepare.encoder import MAX_QUALITY, reencode_video
+from scripts.data.prepare.integrity import GOOD
 from scripts.executors.process_pool import PROCESSES, Executor, PartOption, choose_workers
 from utils import cli
 from utils.networks import Network
@@ -55,24 +56,19 @@ def main(
     executor: Executor = PROCESSES,
     part: Optional[PartOption] = None,
 ) -> None:
-    def build_job(video: VideoJob, copy: Path) -> EncodeJob:
-        return EncodeJob(video, str(out / copy), short_side, gop, quality)
-
     result, findings = copy_lists(
+        network,
         cfg,
-        find_lists(network, cfg),
         out,
-        build_job=build_job,
-        work=reencode_video,
-        title="re-encoding",
+        partial(reencode_video, short_side=short_side, gop=gop, quality=quality),
         workers=choose_workers(workers, executor),
         executor=executor,
         part=part,
         suffix=".mp4",
     )
     encoded = [job for job, finding in findings.items() if finding.kind == GOOD]
-    originals = {job.video.path for job in encoded}  # segments of one video count it once
-    result["bytes"] = sum(os.path.getsize(job.target) for job in encoded)
+    originals = {video.path for video, _ in encoded}  # segments of one video count it once
+    result["bytes"] = sum(os.path.getsize(target) for _, target in encoded)
     result["original_bytes"] = sum(map(os.path.getsize, originals))
     print(json.dumps(result))
 

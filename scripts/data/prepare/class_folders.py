@@ -182,9 +182,7 @@ def find_sources(videos: Sequence[str], pattern: str) -> dict[str, str]:
         expression = re.compile(pattern)
     except re.error as error:
         raise ValueError(f"--group: {pattern} is not a regular expression: {error}") from None
-    if not expression.groups:
-        raise ValueError(f"--group: {pattern} has no part in parentheses, which names the source")
-    matches = {video: expression.search(video) for video in videos}
+    matches = {video: expression.search(video) for video in videos if expression.groups}
     sources = {video: match[1] for video, match in matches.items() if match and match[1]}
     missing = [video for video in videos if video not in sources]
     if missing:

@@ -11,7 +11,6 @@ import tempfile
 from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
-from typing import NamedTuple
 
 import av
 import cv2
@@ -38,80 +37,67 @@ MAX_QUALITY = 51  # of x264's constant rate factor
 DETERMINISTIC = "rc-lookahead=0:mbtree=0:lookahead-threads=1:cpu-independent=1"
 VARIABLE_UNIT = Fraction(1, 90_000)  # seconds: of the time stamps of a variable frame rate
 KEY = "comment"  # the field of an MP4 file that has the settings and the size of the original
-LOWEST_PSNR = 20.0  # dB; below it, the copy shows another picture
 # Of folders of images
 KEY_FILE = ".zoo_frames"
 BOUND = 20.0  # pixels a frame: the largest flow of an image, as in TSN's dense_flow
 SUFFIXES = (".jpg", ".jpeg", ".png")
+OTHER = "--out: {} is of other settings or of another video: delete it, or choose another folder"
+Copy = tuple[VideoJob, str]  # a video, and the file or folder to write
 
 
-class EncodeJob(NamedTuple):
-    """A video, and the MP4 file to write."""
-
-    video: VideoJob
-    target: str
-    short_side: int  # pixels; larger videos are downscaled to it; 0: all keep their size
-    gop: int  # pictures from one key frame to the next
-    quality: int  # constant rate factor, 0 to 51, lower is better
-
-
-def reencode_video(job: EncodeJob, drafts: str) -> Finding:
+def reencode_video(job: Copy, drafts: str, short_side: int, gop: int, quality: int) -> Finding:
     """Writes the file of a job, whole or not at all; the kind is GOOD, or why there is no file.
 
-    `drafts` is a folder for files that are not complete.
+    Videos whose short side is larger than `short_side` pixels are downscaled to it; 0 keeps all
+    sizes. A key frame comes every `gop` pictures. `quality` is the constant rate factor, 0 to 51,
+    lower is better. `drafts` is a folder for files that are not complete.
 
     A file that this function wrote before, by the same settings from a video of the same size, is
     not written again. OSError if the file cannot be written, ValueError if it is another one.
     """
-    target = Path(job.target)
-    size = os.path.getsize(job.video.path) if os.path.isfile(job.video.path) else 0
-    options = job.short_side, job.gop, job.quality
-    key = json.dumps([*options, str(job.video.segment or ""), size])
+    source, target = job
+    size = os.path.getsize(source.path) if os.path.isfile(source.path) else 0
+    key = json.dumps([short_side, gop, quality, str(source.segment or ""), size])
     if os.path.lexists(target):
         written = ""  # the settings and the size of the original, if this function wrote it
         with (
             contextlib.suppress(OSError, ValueError),
-            open_container(target, job.video.max_pixels) as container,
+            open_container(Path(target), source.max_pixels) as container,
         ):
             written = container.metadata.get(KEY, "")
         if size and written != key:
-            raise ValueError(
-                f"--out: {target} is of other settings or of another video: delete it, or choose "
-                "another folder"
-            )
+            raise ValueError(OTHER.format(target))
         return Finding(GOOD)
     try:
-        finding = examine(job.video)
+        finding = examine(source)
         if finding.kind not in (GOOD, DAMAGED):
             return finding
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=drafts) as folder, job.video.open() as video:
-            temporary = Path(folder, "copy.mp4")
-            probes = encode(video, temporary, job, key)
-            with open_video(temporary, max_pixels=job.video.max_pixels) as copy:
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=drafts) as folder, source.open() as video:
+            draft = Path(folder, "copy.mp4")
+            encode(video, draft, short_side, gop, quality, key)
+            with open_video(draft, max_pixels=source.max_pixels) as copy:
                 if len(copy) != len(video):
                     reason = f"the copy has {len(copy)} of {len(video)} frames"
                     raise VideoError(copy.path, copy.reader, reason)
-                psnr = cv2.PSNR(copy.frames(sorted(probes)), np.stack([*probes.values()]))
-                if psnr < LOWEST_PSNR:
-                    raise VideoError(copy.path, copy.reader, "the copy shows something else")
-            os.replace(temporary, target)
+            os.replace(draft, target)
         return Finding(GOOD)
     except VideoError as error:
         return Finding("broken", error.args[-1])
 
 
-def encode(video: FrameReader, path: Path, job: EncodeJob, key: str) -> dict[int, np.ndarray]:
-    """Writes all frames of a video with their times; returns some of them as they were encoded.
+def encode(
+    video: FrameReader, path: Path, short_side: int, gop: int, quality: int, key: str
+) -> None:
+    """Writes all frames of a video with their times; VideoError if they have several sizes.
 
     Every group of pictures is closed. Between two reference frames are two non-reference frames,
     which a reader can leave out. The tuning for fast decoding turns off arithmetic coding and the
     loop filter; psychovisual optimisation (psy) is off.
     """
-    probes = dict.fromkeys((0, len(video) // 2, len(video) - 1), np.empty(0))
     rate = Fraction(video.fps or DEFAULT_FPS).limit_denominator(1001)
     unit = 1 / rate if video.times is None else VARIABLE_UNIT
-    groups = f"keyint={job.gop}:min-keyint={job.gop}:scenecut=0:open-gop=0"
+    groups = f"keyint={gop}:min-keyint={gop}:scenecut=0:open-gop=0"
     with (
         open(path, "wb") as file,
         av.open(file, "w", format="mp4", options={"movflags": "faststart"}) as container,
@@ -123,21 +109,24 @@ def encode(video: FrameReader, path: Path, job: EncodeJob, key: str) -> dict[int
         stream.codec_context.options = {
             "preset": "veryfast",
             "tune": "fastdecode",
-            "crf": str(job.quality),
+            "crf": str(quality),
             "bf": "2",
             "b_strategy": "0",
             "x264-params": f"{groups}:b-pyramid=none:ref=1:psy=0:{DETERMINISTIC}",
         }
         stamp = -1
-        for number, frame in enumerate(prepare_frames(video, job.short_side)):
+        shape = None
+        for number, frame in enumerate(video.in_order()):
+            shape = shape or frame.shape
+            if frame.shape != shape:
+                raise VideoError(video.path, video.reader, f"frames {shape} and {frame.shape}")
+            frame = downscale(frame, short_side)
             if not number:
                 height, stream.width = frame.shape[:2]
                 stream.height = height
                 # yuv420p halves the resolution of colours, so it needs even sides.
                 is_odd = height % 2 or stream.width % 2
                 stream.pix_fmt = "yuv444p" if is_odd else "yuv420p"
-            if number in probes:
-                probes[number] = frame
             if stream.pix_fmt == "yuv444p":
                 rgb = av.VideoFrame.from_ndarray(np.ascontiguousarray(frame), format="rgb24")
                 picture = VideoReformatter().reformat(rgb, format="yuv444p", threads=1)
@@ -148,18 +137,6 @@ def encode(video: FrameReader, path: Path, job: EncodeJob, key: str) -> dict[int
             picture.pts = stamp
             container.mux(stream.encode(picture))
         container.mux(stream.encode())
-    return probes
-
-
-def prepare_frames(video: FrameReader, short_side: int) -> Iterator[np.ndarray]:
-    """All frames, downscaled; VideoError for several sizes."""
-    shape = None
-    with reading(video.path, video.reader):
-        for frame in video.in_order():
-            shape = shape or frame.shape
-            if frame.shape != shape:
-                raise VideoError(video.path, video.reader, f"frames {shape} and {frame.shape}")
-            yield downscale(frame, short_side)
 
 
 def downscale(frame: np.ndarray, short_side: int, even: bool = True) -> np.ndarray:
@@ -179,88 +156,81 @@ def to_yuv420p(frame: np.ndarray) -> av.VideoFrame:
     return av.VideoFrame.from_ndarray(planes, format="yuv420p")
 
 
-class FrameJob(NamedTuple):
-    """A video, and the folder for its frames."""
-
-    video: VideoJob
-    target: str
-    image_tmpl: str
-    fps: float  # 0: all frames of the video
-    short_side: int  # pixels; larger frames are downscaled to it; 0: all keep their size
-    quality: int  # of JPEG, 1 to 100
-    flow: bool = False  # write the optical flow, one image each for x and y
-
-
-def extract_frames(job: FrameJob, drafts: str) -> Finding:
+def extract_frames(
+    job: Copy,
+    drafts: str,
+    image_tmpl: str,
+    fps: float,
+    short_side: int,
+    quality: int,
+    flow: bool,
+) -> Finding:
     """Writes the folder of a job; its number of frames, or why the video cannot be read.
+
+    `fps` 0 writes all frames of the video; `quality` is that of JPEG, 1 to 100; `short_side` as for
+    `reencode_video`.
 
     A complete folder, whose KEY_FILE names the settings and the size of the video, is not written
     again. An incomplete one is in the folder `drafts`. OSError if a file cannot be written,
     ValueError if the folder is another one.
     """
-    folder = Path(job.target)
-    suffix = Path(job.image_tmpl).suffix
-    options = [] if suffix == ".png" else [cv2.IMWRITE_JPEG_QUALITY, job.quality]
-    size = os.path.getsize(job.video.path) if os.path.isfile(job.video.path) else 0
-    key = json.dumps([job.fps, job.short_side, job.quality, job.image_tmpl, size])
+    source, target = job
+    folder = Path(target)
+    suffix = Path(image_tmpl).suffix
+    options = [] if suffix == ".png" else [cv2.IMWRITE_JPEG_QUALITY, quality]
+    size = os.path.getsize(source.path) if os.path.isfile(source.path) else 0
+    key = json.dumps([fps, short_side, quality, image_tmpl, size])
     key_file = folder / KEY_FILE
     written = key_file.read_text(errors="replace") if key_file.is_file() else ""
     if folder.is_dir() and size and written != key:
-        raise ValueError(
-            f"--out: {folder} is of other settings or of another video: delete it, or choose "
-            "another folder"
-        )
+        raise ValueError(OTHER.format(folder))
     try:
         if not folder.is_dir():
             folder.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=drafts) as scratch, job.video.open() as video:
+            with tempfile.TemporaryDirectory(dir=drafts) as scratch, source.open() as video:
                 images = Path(scratch, "images")
                 images.mkdir()
-                for name, pixels in name_images(job, video):
+                for name, pixels in name_images(video, image_tmpl, fps, short_side, flow):
                     data = cv2.imencode(suffix, np.ascontiguousarray(pixels), options)[1]
                     (images / name).write_bytes(data.tobytes())
                 (images / KEY_FILE).write_text(key)
                 os.replace(images, folder)
-        return Finding(GOOD, frames=len(FrameFolder(folder, None, job.image_tmpl, job.flow)))
+        return Finding(GOOD, frames=len(FrameFolder(folder, None, image_tmpl, flow)))
     except VideoError as error:
         return Finding("broken", error.args[-1])
 
 
-def name_images(job: FrameJob, video: FrameReader) -> Iterator[tuple[str, np.ndarray]]:
-    """(file name, pixels) of all images of a job: BGR (H, W, 3), or of the flow grey (H, W)."""
-    if not job.flow:
-        for number, frame in enumerate(show_frames(job, video), 1):
-            yield job.image_tmpl.format(number), frame[..., ::-1]
-        return
-    for number, flow in enumerate(compute_flow(job, video), 1):
-        for axis, pixels in zip("xy", flow):
-            yield job.image_tmpl.format(axis, number), pixels
+def name_images(
+    video: FrameReader, image_tmpl: str, fps: float, short_side: int, flow: bool
+) -> Iterator[tuple[str, np.ndarray]]:
+    """(file name, pixels) of the frames that are shown at a rate of `fps`: BGR (H, W, 3).
 
-
-def show_frames(job: FrameJob, video: FrameReader) -> Iterator[np.ndarray]:
-    """The frames that are shown at the rate of the job, downscaled."""
-    for frame, count in zip(video.in_order(), count_copies(video, job.fps)):
-        if count:
-            yield from [downscale(frame, job.short_side, even=False)] * count
-
-
-def compute_flow(job: FrameJob, video: FrameReader) -> Iterator[np.ndarray]:
-    """The optical flow from each shown frame to the next, uint8 (2, H, W): x, y.
-
+    Or, with `flow`, of the optical flow from each of them to the next: x and y, each grey (H, W).
     0 to 255 stand for -BOUND to BOUND pixels, and 128 for no motion. Raises VideoError if the video
-    has one frame, or frames of several sizes.
+    then has one frame, or frames of several sizes.
     """
-    if count_copies(video, job.fps).sum() < 2:
+    copies = count_copies(video, fps)
+    if flow and copies.sum() < 2:
         raise VideoError(video.path, "OpenCV", "it has one frame, and optical flow needs two")
+    shown = (
+        downscale(frame, short_side, even=False)
+        for frame, count in zip(video.in_order(), copies)
+        for _ in range(count)
+    )
+    if not flow:
+        for number, frame in enumerate(shown, 1):
+            yield image_tmpl.format(number), frame[..., ::-1]
+        return
     method = cv2.DISOpticalFlow_create(cv2.DISOPTICAL_FLOW_PRESET_MEDIUM)
-    frames = show_frames(job, video)
-    before = cv2.cvtColor(next(frames), cv2.COLOR_RGB2GRAY)
-    with reading(video.path, "OpenCV"):
-        for frame in frames:
-            grey = cv2.cvtColor(frame, cv2.COLOR_RGB2GRAY)
-            flow = method.calc(before, grey, None).clip(-BOUND, BOUND)
-            yield np.rint((flow + BOUND) * (255 / (2 * BOUND))).astype(np.uint8).transpose(2, 0, 1)
-            before = grey
+    before = cv2.cvtColor(next(shown), cv2.COLOR_RGB2GRAY)
+    for number, frame in enumerate(shown, 1):
+        grey = cv2.cvtColor(frame, cv2.COLOR_RGB2GRAY)
+        with reading(video.path, "OpenCV"):
+            motion = method.calc(before, grey, None).clip(-BOUND, BOUND)
+        levels = np.rint((motion + BOUND) * (255 / (2 * BOUND))).astype(np.uint8)
+        for k, axis in enumerate("xy"):
+            yield image_tmpl.format(axis, number), levels[..., k]
+        before = grey
 
 
 def count_copies(video: Timeline, fps: float) -> np.ndarray:

@@ -5,7 +5,7 @@ No MindSpore here: worker processes start fast and stay small.
 
 import os
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
@@ -14,7 +14,7 @@ import numpy as np
 from av.container import InputContainer
 
 from utils.data.annotation_file import AnnotationFile, Record
-from utils.files import write_text
+from utils.files import read_text, write_text
 from utils.messages import print_line
 from utils.video.decoders import check_header, open_path, read_boxes
 from utils.video.media_files import VIDEO_SUFFIXES
@@ -42,7 +42,7 @@ KINDS = (
     DAMAGED,  # can be decoded, and FFmpeg marks some of the frames as damaged
     "bad line",  # of the list: its label, its number of frames, its format
 )
-BAD_LINE = rf"\d+\t({'|'.join(KINDS)})\t|\Z"  # of `write_table`, or an empty table
+BAD_LINE = rf"\d+\t({'|'.join(KINDS)})\t|\Z"  # of `write_list`, or an empty table
 MAX_SHOWN = 5  # names on stderr
 MAX_REORDER = 3  # pictures from a packet without presentation time to its picture's place
 ASF_HEADER = bytes.fromhex("3026b2758e66cf11a6d900aa0062ce6c")
@@ -90,23 +90,34 @@ class Finding(NamedTuple):
     frames: int = 0
 
 
-def write_table(path: Path, rows: Iterable[tuple[int, str, Finding]]) -> None:
-    """Writes a table of (line number, path or line, finding): number, kind, path, reason."""
-    lines = (f"{number}\t{bad.kind}\t{name}\t{bad.reason}\n" for number, name, bad in rows)
-    write_text(path, "".join(lines))
+def write_list(
+    file: AnnotationFile,
+    target: Path,
+    texts: Sequence[str],
+    bad: Sequence[tuple[int, str, Finding]],
+    kept: Sequence[str] = (),
+) -> None:
+    """Writes the lines `texts` of a new list, the table of bad lines beside it, and labels.txt.
 
-
-def print_left_out(videos: Sequence[tuple[str, Finding]]) -> None:
-    """Prints a line for each of the first (path, finding) that a command leaves out."""
-    for path, finding in videos[:MAX_SHOWN]:
-        print_line(f"left out: {path}: {finding.kind}, {finding.reason}")
+    `bad` are (line number, path or line, finding). Prints the first of them that are left out: not
+    of the kinds `kept`.
+    """
+    write_text(target, "".join(f"{text}\n" for text in texts))
+    lines = (f"{number}\t{found.kind}\t{name}\t{found.reason}\n" for number, name, found in bad)
+    write_text(target.with_name(f"{target.name}.bad.tsv"), "".join(lines))
+    left_out = [(name, *found) for _, name, found in bad if found.kind not in kept]
+    for name, kind, reason, _ in left_out[:MAX_SHOWN]:
+        print_line(f"left out: {name}: {kind}, {reason}")
+    if left_out:
+        print_line(f"{len(left_out)} lines left out; the reasons are in {target}.bad.tsv")
+    names = file.path.with_name("labels.txt")
+    if names.is_file():
+        text = read_text(names, str(names), "surrogateescape")
+        write_text(target.with_name("labels.txt"), text)
 
 
 class BadVideoError(Exception):
-    """Ends the checks of a video; becomes a Finding."""
-
-    def __init__(self, kind: str, reason: object):
-        super().__init__(kind, " ".join(str(reason).split()))
+    """Ends the checks of a video, with the kind and the reason of its Finding."""
 
 
 def examine(job: VideoJob) -> Finding:
@@ -114,14 +125,16 @@ def examine(job: VideoJob) -> Finding:
     try:
         return Finding(GOOD, "", check_folder(job) if job.image_tmpl else check_file(job))
     except BadVideoError as bad:
-        return Finding(*bad.args)
+        kind, reason = bad.args
     except Exception as error:  # one file must not end the scan of all others
-        return Finding(*BadVideoError("broken", f"{type(error).__name__}: {error}").args)
+        kind, reason = "broken", f"{type(error).__name__}: {error}"
+    return Finding(kind, " ".join(str(reason).split()))
 
 
 def check_file(job: VideoJob) -> int:
     """The number of frames of a good video file; raises BadVideoError for a bad one."""
     path = Path(job.path)
+    suffix = path.suffix.lower()
     if not path.is_file():
         raise BadVideoError("missing", "no such file")
     if not path.stat().st_size:
@@ -129,22 +142,32 @@ def check_file(job: VideoJob) -> int:
     try:
         check_header(path, job.reader)
         with open_container(path, job.max_pixels) as container:
-            if path.suffix.lower() not in VIDEO_SUFFIXES:
-                content = f"{path.suffix or 'no extension'}, the content is {container.format.name}"
+            if suffix not in VIDEO_SUFFIXES:
+                content = f"{suffix or 'no extension'}, the content is {container.format.name}"
                 raise BadVideoError("wrong extension", content)
             try:
                 choose_stream(container)
             except ValueError as error:
-                sound = f"{len(container.streams.audio)} audio streams, {error}"
-                kind = ("audio only", sound) if container.streams.audio else ("no frames", error)
-                raise BadVideoError(*kind) from None
+                kind = "audio only" if container.streams.audio else "no frames"
+                raise BadVideoError(kind, error) from None
             stream = open_stream(container, job.max_pixels)
             if job.segment is None:
                 check_length(path, container, stream)
         with job.open() as video:
             return read_frames(video, job.depth)
     except (av.error.FFmpegError, OSError, ValueError) as error:  # also VideoError
-        raise classify_error(path, error) from None
+        # Truncated if the file's own sizes show it; else a wrong kind of file; else broken
+        reason: object = error
+        if isinstance(error, VideoError):
+            reason = error.args[-1]
+        elif isinstance(error, (OSError, av.error.FFmpegError)):
+            reason = error.strerror or error
+        if truncation := find_truncation(path):
+            raise BadVideoError("truncated", truncation) from None
+        if isinstance(error, EmptySegmentError):
+            raise BadVideoError("no frames", reason) from None
+        is_other = isinstance(error, WrongContentError) or suffix not in VIDEO_SUFFIXES
+        raise BadVideoError("wrong extension" if is_other else "broken", reason) from None
 
 
 def check_length(path: Path, container: InputContainer, stream: Any) -> None:
@@ -164,8 +187,7 @@ def check_length(path: Path, container: InputContainer, stream: Any) -> None:
             stamps += [packet.dts * float(packet.time_base)] if packet.dts is not None else []
         if packet.pts is not None:
             end = max(end, (packet.pts + (packet.duration or 0)) * float(packet.time_base))
-    truncation = find_truncation(path)
-    if truncation:
+    if truncation := find_truncation(path):
         raise BadVideoError("truncated", truncation)
     if not packets:
         raise BadVideoError("no frames", "the video stream is empty")
@@ -178,27 +200,6 @@ def check_length(path: Path, container: InputContainer, stream: Any) -> None:
     if missing > max(DURATION_TOLERANCE, 0.05 * duration, late):
         reason = f"{duration - missing:.1f} of {duration:.1f} seconds are there"
         raise BadVideoError("truncated", reason)
-
-
-def classify_error(path: Path, error: Exception) -> BadVideoError:
-    """Truncated if the file's own sizes show it; else a wrong kind of file; else broken."""
-    truncation = find_truncation(path)
-    if truncation:
-        return BadVideoError("truncated", truncation)
-    if isinstance(error, EmptySegmentError):
-        return BadVideoError("no frames", error.args[-1])
-    if isinstance(error, WrongContentError):
-        return BadVideoError("wrong extension", error.args[-1])
-    if path.suffix.lower() not in VIDEO_SUFFIXES:
-        return BadVideoError(
-            "wrong extension", f"{path.suffix or 'no extension'}, and no video inside"
-        )
-    reason: object = error
-    if isinstance(error, VideoError):
-        reason = error.args[-1]
-    elif isinstance(error, (OSError, av.error.FFmpegError)):
-        reason = error.strerror or error
-    return BadVideoError("broken", reason)
 
 
 def read_frames(video: FrameReader, depth: str) -> int:

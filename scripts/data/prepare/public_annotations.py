@@ -19,7 +19,7 @@ from utils.video.media_files import IMAGE_SUFFIXES, VIDEO_SUFFIXES, has_suffix, 
 from utils.video.reader import Segment
 
 KINETICS_SPLITS = {"train": "train", "val": "val", "validate": "val"}
-KINETICS_COLUMNS = {"label", "youtube_id", "time_start", "time_end", "split"}
+KINETICS_COLUMNS = {"label", "split", "time_end", "time_start", "youtube_id"}
 FRAME = re.compile(r"(?:.*\D)?([0-9]+)\.\w+")
 Pairs = list[tuple[str, str]]  # (key, class)
 
@@ -27,14 +27,14 @@ Pairs = list[tuple[str, str]]  # (key, class)
 class Annotations(NamedTuple):
     """`train`, `val`: {key: label}; `files`: the annotation files.
 
-    `segments`: {key: (key of the uncut video, start and end in seconds)}, if they are annotated.
+    `segments`: {key: (key of the uncut video, `start end ` in seconds)}, if they are annotated.
     """
 
     names: list[str]
     train: dict[str, int]
     val: dict[str, int]
     files: list[Path]
-    segments: dict[str, tuple[str, Segment]]
+    segments: dict[str, tuple[str, str]]
 
 
 def read_kinetics(folder: Path, split: int) -> tuple:
@@ -52,11 +52,10 @@ def read_kinetics(folder: Path, split: int) -> tuple:
                 continue
             span = Segment(float(row["time_start"]), float(row["time_end"]))
             key = f"{row['youtube_id']}_{int(span.start):06d}_{int(span.end):06d}"
-            segments[key] = (row["youtube_id"], span)
+            segments[key] = (row["youtube_id"], f"{span} ")
             parts[KINETICS_SPLITS[row["split"]]].append((key, row["label"]))
     if not files:
-        columns = ", ".join(sorted(KINETICS_COLUMNS))
-        raise ValueError(f"--annotations: {folder} has no csv with {columns}")
+        raise ValueError(f"--annotations: {folder} has no csv with {sorted(KINETICS_COLUMNS)}")
     names = sorted({name for pairs in parts.values() for _, name in pairs})
     return names, parts["train"], parts["val"], files, segments
 
@@ -84,8 +83,7 @@ def read_moments(folder: Path, split: int) -> tuple:
     files = [folder / n for n in ("moments_categories.txt", "trainingSet.csv", "validationSet.csv")]
     labels, *parts = ([*csv.reader(read_lines(file))] for file in files)
     names = order_names({name: int(label) for name, label in labels})
-    train, val = ([(strip_extension(r[0]), r[0].rpartition("/")[0]) for r in p] for p in parts)
-    return names, train, val, files
+    return names, *map(pair_with_folders, parts), files
 
 
 def read_ucf101(folder: Path, split: int) -> tuple:
@@ -94,8 +92,12 @@ def read_ucf101(folder: Path, split: int) -> tuple:
     files = [folder / name for name in ("classInd.txt", *lists)]
     labels, *parts = ([line.split() for line in read_lines(file)] for file in files)
     names = order_names({name: int(label) - 1 for label, name in labels})
-    train, val = ([(strip_extension(r[0]), r[0].rpartition("/")[0]) for r in p] for p in parts)
-    return names, train, val, files
+    return names, *map(pair_with_folders, parts), files
+
+
+def pair_with_folders(rows: list[list[str]]) -> Pairs:
+    """The pairs of rows that begin with `class/video`."""
+    return [(strip_extension(path), path.rpartition("/")[0]) for path, *_ in rows]
 
 
 def read_hmdb51(folder: Path, split: int) -> tuple:
@@ -175,69 +177,55 @@ def read_public_annotations(dataset: str, folder: Path, split: int) -> Annotatio
     return Annotations(names, train, val, files, segments)
 
 
-class VideoLists(NamedTuple):
-    """Lines of the lists, and what did not match."""
-
-    train: list[str]
-    val: list[str]
-    missing: list[str]  # lines `split key label` of annotated videos that do not exist
-    others: list[str]  # paths without an annotation
-    doubles: list[str]  # paths of further files of a listed video
-
-
-def match_videos(
-    annotations: Annotations, root: Path, frames: bool, uncut: bool = False
-) -> VideoLists:
+def match_videos(annotations: Annotations, root: Path, frames: bool) -> dict[str, list[str]]:
     """Looks for the annotated videos (or, with `frames`, folders of JPEG frames) below `root`.
 
-    With `uncut`, it looks for the uncut videos, and the lines have start and end of the segments.
-    Raises ValueError if `root` has none of them.
+    Returns lines `path label` or, of segments, `path start end label` for `train` and `val`;
+    `missing`: lines `split key label` of annotated videos that do not exist; `others`: paths
+    without an annotation; `doubles`: paths of further files of a listed video. Raises ValueError
+    if `root` has none of the videos.
     """
-    names = {key: key for key in (*annotations.train, *annotations.val)}
-    times = dict.fromkeys(names, "")
-    if uncut:
-        names = {key: annotations.segments[key][0] for key in names}
-        times = {key: f"{annotations.segments[key][1]} " for key in names}
-    keys = dict.fromkeys(names.values())
-    with_folder = any("/" in key for key in keys)
-    files = find_frame_folders(root) if frames else find_videos(root, with_folder)
-    train = []
-    val = []
-    missing = []
-    for name, part, lines in (("train", annotations.train, train), ("val", annotations.val, val)):
+    parts = {"train": annotations.train, "val": annotations.val}
+    videos = {
+        key: annotations.segments.get(key, (key, "")) for part in parts.values() for key in part
+    }
+    keys = dict.fromkeys(video for video, _ in videos.values())
+    files = find_videos(root, frames, with_folder=any("/" in key for key in keys))
+    result: dict[str, list[str]] = {"train": [], "val": [], "missing": []}
+    for name, part in parts.items():
         for key, label in part.items():
-            if names[key] in files:
-                lines.append(f"{files[names[key]][0]} {times[key]}{label}")
+            video, times = videos[key]
+            if video in files:
+                result[name].append(f"{files[video][0]} {times}{label}")
             else:
-                missing.append(f"{name} {key} {label}")
-    if not train and not val:
+                result["missing"].append(f"{name} {key} {label}")
+    listed = result["train"] + result["val"]
+    if not listed:
         example = f"a {'folder' if frames else 'video'} {next(iter(keys), 'nothing')}"
         raise ValueError(
             f"--videos: {root} has none of the {len(keys)} annotated videos; the first is {example}"
         )
-    odd = next((line for line in (*train, *val) if "\n" in line), None)
+    odd = next((line for line in listed if "\n" in line), None)
     if odd:
         raise ValueError(f"--videos: {format_value(odd)} has a line break in its name; rename it")
     others = sorted(path for key, paths in files.items() if key not in keys for path in paths)
     doubles = sorted(path for key in keys for path in files.get(key, ())[1:])
-    return VideoLists(train, val=val, missing=missing, others=others, doubles=doubles)
+    return {**result, "others": others, "doubles": doubles}
 
 
-def find_videos(root: Path, with_folder: bool) -> dict[str, list[str]]:
-    """{key: paths below `root`} of all videos; `with_folder`: a key includes the last folder."""
-    result: dict[str, list[str]] = defaultdict(list)
-    for folder, names in walk_files(root, []):
-        for path in (Path(folder, name) for name in names if has_suffix(name, VIDEO_SUFFIXES)):
-            key = f"{path.parent.name}/{path.name}" if with_folder else path.name
-            result[strip_extension(key)].append(str(path))
-    return result
+def find_videos(root: Path, frames: bool, with_folder: bool = False) -> dict[str, list[str]]:
+    """{key: paths below `root`} of all videos; `with_folder`: a key includes the last folder.
 
-
-def find_frame_folders(root: Path) -> dict[str, list[str]]:
-    """{name: [`path num_frames`]} of all folders whose frames count up from 0 or 1."""
+    With `frames`, {name: [`path num_frames`]} of all folders whose frames count up from 0 or 1.
+    """
     result: dict[str, list[str]] = defaultdict(list)
     gaps = []
     for folder, names in walk_files(root, []):
+        if not frames:
+            for path in (Path(folder, name) for name in names if has_suffix(name, VIDEO_SUFFIXES)):
+                key = f"{path.parent.name}/{path.name}" if with_folder else path.name
+                result[strip_extension(key)].append(str(path))
+            continue
         images = [name for name in names if has_suffix(name, IMAGE_SUFFIXES)]
         numbers = {int(hit.group(1)) for hit in map(FRAME.fullmatch, images) if hit}
         first = min(numbers, default=0)
