@@ -34,15 +34,6 @@ exec chroot {root} "$@"
 """
 INSIDE = ["unshare", "--user", "--map-root-user", "--mount", "--pid", "--fork"]
 CPUINFO = "processor\t: 0\nBogoMIPS\t: 200.00\nFeatures\t: fp asimd crc32 atomics fphp asimdhp\n\n"
-ALL_REDUCE = """
-import mindspore as ms
-from mindspore import Tensor, communication, ops
-
-ms.set_device("CPU")
-communication.init()
-rank = communication.get_rank()
-print("sum", ops.AllReduce()(Tensor([rank + 1.0])).asnumpy())
-"""
 CONFIG = "tsm/configs/tsm_smoke.yaml"
 NETWORK = ["--model.first_width=8", "--data.crop=32", "--data.segments=4"]
 SETTINGS = [f"--config_path={CONFIG}", *NETWORK, "--run.device=CPU", "--data.batch=2"]
@@ -180,17 +171,6 @@ def test_the_zoo_computes_the_same_on_aarch64(host, tmp_path, monkeypatch):
     run_json("scripts/convert_checkpoint.py", *convert, "--source", torch_file, "--target", target)
     host.run_json("scripts/convert_checkpoint.py", *there)
     assert (host.root / "converted.ckpt").read_bytes() == target.read_bytes()
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(7200)
-def test_two_ranks_add_on_aarch64(host):
-    (host.root / "add.py").write_text(ALL_REDUCE)
-    options = ["--worker_num=2", "--local_worker_num=2", "--join=True", "--log_dir=/logs"]
-    ended = host.run("python3", "-m", "mindspore.parallel.cluster.run", *options, "/add.py")
-    logs = [path.read_text() for path in sorted((host.root / "logs").glob("worker_*.log"))]
-    assert ended.returncode == 0, ended.stderr
-    assert ["sum [3.]" in log for log in logs] == [True, True], logs
 
 
 @pytest.mark.slow

@@ -5,7 +5,6 @@ The directions of imports are contracts in pyproject.toml.
 
 import ast
 import functools
-import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -85,21 +84,10 @@ def test_a_module_asks_types_and_not_whether_an_attribute_exists():
                 assert name != "getattr" or len(node.args) == 2, ast.unparse(node)
 
 
-ENTRY_POINTS = [
-    path
-    for path in [*SOURCES, *sorted((ROOT / "benchmarks").rglob("*.py"))]
-    if re.search(r"^sys\.path\[0\] = ", path.read_text(), re.MULTILINE)
-]
 # The package is imported before the script of its command.
 IS_OTHER = "ROOT != CODE and other and (ROOT not in Path(str(other.__file__)).parents)"
 IS_ZOO = "os.path.basename(sys.argv[0]) == 'zoo' or sys.argv[0].startswith(FOLDER)"
 PREPARE = "prepare_process(__name__)"
-
-
-def test_a_program_that_predicts_imports_no_entry_point():
-    """It would change the program's `sys.path`."""
-    networks = [ROOT / name / "network.py" for name in list_networks()]
-    assert not follow_imports([ROOT / "utils/inference/model.py", *networks]) & set(ENTRY_POINTS)
 
 
 def follow_imports(files: Iterable[Path]) -> set[Path]:

@@ -18,14 +18,7 @@ from scripts.data.prepare.integrity import VideoJob, examine
 from tests.numbered_videos import write_numbered_video
 from utils.data.annotation_file import Record
 from utils.data.rows import UnreadableFiles
-from utils.tests.video.videos import (
-    BACK_ENDS,
-    copy_packets,
-    draw,
-    encode,
-    pictures,
-    write,
-)
+from utils.tests.video.videos import BACK_ENDS, copy_packets, draw, encode, pictures, write
 from utils.video import pyav_reader
 from utils.video.decoders import open_video
 from utils.video.pyav_reader import ExactVideo

@@ -123,20 +123,6 @@ def test_worker_processes_and_evaluations_change_no_weight(tiny_args, tiny_ckpt,
     assert [line["epoch"] for line in lines if "videos" in line] == [1, 2]
 
 
-def test_an_exported_network_has_the_metrics_of_its_checkpoint(
-    tiny_args, tiny_ckpt, evaluated, tmp_path
-):
-    target = tmp_path / "net.mindir"
-    arguments = ["--format", "mindir", "--target", target, "--batch", "free"]
-    result = run_json("tsm/export.py", *tiny_args, "--checkpoint_path", tiny_ckpt, *arguments)
-    assert Path(result["file"]) == target
-    assert result["max_abs_difference"] < 1e-5
-    exported = run_json("tsm/eval.py", *tiny_args, "--checkpoint_path", target)
-    for name in ("top1", "top5", "mean_class_accuracy", "videos", "unreadable", "views"):
-        assert exported[name] == evaluated[name], name
-    assert target.with_suffix(".json").is_file()
-
-
 def test_an_unreadable_video_is_replaced_and_reported_once(data_root, tiny_args, tmp_path):
     root = copy_with_damaged_video(data_root, tmp_path / "data", "train.txt")
     arguments = [*tiny_args[:2], f"--data.root={root}", *tiny_args[3:]]
@@ -184,9 +170,5 @@ def test_the_benchmark_measures_the_data_pipeline(data_root, network, reader):
     result = run_json("benchmarks/benchmark.py", "data", *arguments)
     assert result["reader"] == ("pyav" if reader == "auto" else reader)
     assert (result["workers"], result["processes"]) == (1, False)
-    floor = result["floor_milliseconds"]
-    assert result["bare_decoding_per_cpu_second"] == pytest.approx(1000 / floor, rel=0.01)
-    cost = 1000 / result["clips_per_cpu_second"]
-    assert result["cost_over_bare_decoding"] == pytest.approx(cost / floor, rel=0.02)
-    assert cost > 0.5 * floor  # two measurements; the machine may be busy during one
+    assert result["cost_over_bare_decoding"] > 0.5  # the machine may be busy in one measurement
     assert result["bytes_read"] > 1000

@@ -16,7 +16,6 @@ import pytest
 from tests.conftest import TINY
 from utils.files import ROOT
 from utils.weights.checkpoint_file import read
-from utils.weights.description import append_checksum
 
 TSM = "--config_path tsm/configs/tsm_smoke.yaml"
 X3D = "--config_path x3d/configs/x3d_smoke.yaml"
@@ -83,10 +82,6 @@ def write_damaged_files(folder: Path) -> None:
     """Writes every damaged file that a row names."""
     (folder / "missing.txt").write_text("videos/train/left_000.mp4 0\nvideos/none.mp4 1\n")
     shutil.copy(ROOT / "resnet50/tests/golden/resnet18_w2.pth", folder / "resnet.pth")
-    damaged = folder / "net.mindir"
-    damaged.write_bytes(b"intact")
-    append_checksum(damaged)
-    damaged.write_bytes(damaged.read_bytes().replace(b"intact", b"Intact"))
 
 
 @pytest.fixture(scope="module")

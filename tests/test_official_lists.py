@@ -21,14 +21,12 @@ abseiling,gone,1,11,train
 """
 KINETICS_VAL = """label,youtube_id,time_start,time_end,split
 abseiling,__7xYvk5ZzA,2,12,validate
-"""
-KINETICS_TEST = """label,youtube_id,time_start,time_end,split
 abseiling,test,2,12,test
 """
 # {data set: ({annotation: text}, video files, classes, train, val, (missing, others))}
 CASES = {
     "kinetics": (
-        {"train.csv": KINETICS, "validate.csv": KINETICS_VAL, "test.csv": KINETICS_TEST},
+        {"train.csv": KINETICS, "validate.csv": KINETICS_VAL},
         [
             "train/playing squash or racquetball/-0A2-mhWuYk_000019_000029.mp4",
             "0347ZoDXyP0_000095_000105.mkv",
@@ -73,18 +71,6 @@ CASES = {
         ["100218 2 1"],
         ["105723 1 0"],
         (1, 0),
-    ),
-    "jester": (
-        {
-            "jester-v1-labels.csv": "Swiping Left\nDrumming Fingers\n",
-            "jester-v1-train.csv": "34870;Drumming Fingers\n",
-            "jester-v1-validation.csv": "9223;Swiping Left\n",
-        },
-        ["20bn-jester-v1/34870/00001.jpg", "20bn-jester-v1/9223/00001.jpg"],
-        ["Drumming Fingers", "Swiping Left"],
-        ["20bn-jester-v1/34870 1 0"],
-        ["20bn-jester-v1/9223 1 1"],
-        (0, 0),
     ),
     "moments": (
         {
@@ -188,7 +174,7 @@ def test_official_annotations_are_converted_to_lists(dataset, tmp_path):
     write_files(tmp_path / "annotations", files)
     write_files(tmp_path / "videos", dict.fromkeys(videos, "-"))
     annotations = read_public_annotations(dataset, tmp_path / "annotations", 1)
-    frames = dataset in ("sthv1", "jester")
+    frames = dataset == "sthv1"
     result = match_videos(annotations._replace(segments={}), tmp_path / "videos", frames)
     assert annotations.names == names
     assert (result["train"], result["val"]) == (train, val)
@@ -268,9 +254,7 @@ def test_segments_of_uncut_kinetics_videos(make_lists, tmp_path):
     [
         ("kinetics", ("train.csv", ",19,", ",soon,"), "soon"),
         ("sthv2", ("something-something-v2-labels.json", '"1"', '"2"'), "do not count up"),
-        ("jester", ("jester-v1-validation.csv", "Left", "Right"), "'Swiping Right'"),
         ("moments", ("trainingSet.csv", "clapping/", "claping/"), "'claping'"),
-        ("ucf101", ("classInd.txt", "1 A", "3 A"), "do not count up"),
         ("hmdb51", ("wave_test_split1.txt", ".avi 1", ".avi 7"), "'7'"),
         ("activitynet", ("activity_net.v1-3.min.json", "training", "train"), "'train'"),
     ],

@@ -1,4 +1,4 @@
-"""`scripts/data/reencode_videos.py`, and training rows and predictions from its MP4 files."""
+"""scripts/data/reencode_videos.py: MP4 files with the frames and times of the originals."""
 
 import os
 import shutil
@@ -12,32 +12,25 @@ import pytest
 from tests.helpers import (
     assert_one_line_error,
     find_smoke_yaml,
-    load_smoke_config,
     read_result,
     start_script,
     wait_until,
 )
 from tests.numbered_videos import write_numbered_video
-from tsm.network import NETWORK as TSM
-from utils.networks import Network
-from utils.runtime import Runtime
 from utils.tests.video.videos import encode, stamp_frames
 from utils.video.decoders import open_video
-from x3d.network import NETWORK as X3D
-
-SCRIPT = "scripts/data/reencode_videos.py"
 
 
-def build_arguments(root: Path, out: Path, *more, network_name: str = "tsm") -> list:
+def build_arguments(root: Path, out: Path, *more) -> list:
     """A command that re-encodes, without its `python`."""
-    yaml = find_smoke_yaml(network_name)
-    return [SCRIPT, "--config_path", yaml, f"--data.root={root}", "--out", out, *more]
+    settings = ["--config_path", find_smoke_yaml("tsm"), f"--data.root={root}"]
+    return ["scripts/data/reencode_videos.py", *settings, "--out", out, *more]
 
 
 @pytest.fixture
 def reencode(run_here):
     """Re-encodes in this process."""
-    return lambda *arguments, **network: run_here(*build_arguments(*arguments, **network))
+    return lambda *arguments: run_here(*build_arguments(*arguments))
 
 
 @pytest.fixture(scope="module")
@@ -55,30 +48,6 @@ def read_files(folder: Path) -> dict[str, bytes]:
     """Without those that a killed command was writing."""
     paths = [path for path in folder.rglob("[!.]*") if path.is_file() and ".tmp/" not in str(path)]
     return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
-
-
-def read_rows(network: Network, config, count: int = 4) -> dict[tuple, tuple]:
-    """{(sample, epoch): row} of the first `count` samples of a run; 0 is a whole epoch."""
-    records = network.read_records(config, "train")
-    sampler = network.build_train_sampler(config, records, Runtime())
-    source = network.train_rows(records, cfg=config, sampler=sampler, epochs=1, skip=0)
-    return {sampler.sample_at(k): source[k] for k in range(count or sampler.samples_per_epoch)}
-
-
-@pytest.mark.parametrize("network", [TSM, X3D], ids=["tsm", "x3d"])
-def test_a_sample_has_the_same_crop_from_the_copy(network, copies, data_root):
-    lists = ["data.train_list=train.txt", "data.test_list=test.txt", "data.batch=4"]
-    plain = load_smoke_config(network.name, *lists, f"data.root={data_root}")
-    other = load_smoke_config(network.name, *lists, f"data.root={copies}")
-    assert (copies / "train.txt").read_text() == (data_root / "train.txt").read_text()
-    expected = read_rows(network, plain)
-    result = read_rows(network, other)
-    assert list(result) == list(expected)
-    for key, (clip, label) in result.items():
-        assert label == expected[key][1]
-        assert np.abs(clip.astype(int) - expected[key][0]).mean() < 3
-    views = [network.build_eval_rows(cfg, Runtime())[0][3][0] for cfg in (plain, other)]
-    assert np.abs(views[0].astype(int) - views[1]).mean() < 3
 
 
 def test_an_interrupted_command_continues_to_the_same_files(copies, data_root, reencode, tmp_path):

@@ -8,11 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.helpers import (
-    load_smoke_config,
-    read_result,
-    read_rows,
-)
+from tests.helpers import load_smoke_config, read_result, read_rows
 from tests.test_predict import load_toy_config
 from utils.evaluate.metrics import compute_metrics
 from utils.networks import find_network

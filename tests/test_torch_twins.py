@@ -1,6 +1,5 @@
 """The PyTorch networks of `benchmarks/torch/` give the scores of ours for the same weights."""
 
-import ast
 import importlib
 
 import numpy as np
@@ -12,29 +11,13 @@ from scripts.convert_checkpoint import write_zip
 from tests.golden_cases import compute_scores, load_weights
 from tests.helpers import run_script
 from tests.toy_recipes import YAMLS, load_toy_recipe
-from utils.files import ROOT
 from utils.networks import find_network, list_networks
 from utils.nn.layers import SYMMETRIC
 from utils.weights.checkpoint import weights_of
 from utils.weights.convert import convert_back, read_source
 
-TORCH_NETWORKS = sorted(
-    path
-    for path in (ROOT / "benchmarks" / "torch").glob("*.py")
-    if path.stem != "baseline"  # which measures them
-)
 QUICK = ("tsm_smoke", "resnet50_smoke", "x3d_smoke", "mvit_multi_smoke")
 QUICK += ("mvit_multi_plain_s_k400_16x4", "tsm_mobilenetv2_jester_online")
-
-
-@pytest.mark.parametrize("path", TORCH_NETWORKS, ids=lambda p: p.stem)
-def test_a_torch_network_does_not_import_the_code_under_test(path):
-    for node in ast.walk(ast.parse(path.read_text())):
-        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        names += [node.module] if isinstance(node, ast.ImportFrom) else []
-        for name in names:
-            top = name.split(".")[0]
-            assert top not in ("mindspore", "utils", "scripts", *list_networks()), name
 
 
 # Arguments of a network that change no operator of an evaluation.

@@ -65,12 +65,7 @@ from scripts.executors.process_pool import (
     run_all,
 )
 from utils import cli
-from utils.data.annotation_file import (
-    Record,
-    choose_output_names,
-    iterate_lines,
-    name_record,
-)
+from utils.data.annotation_file import Record, choose_output_names, iterate_lines, name_record
 from utils.files import JOURNAL, check_folder, check_inputs, report_write_errors
 from utils.log import track
 from utils.messages import join_names, print_line

@@ -44,7 +44,7 @@ from utils.entry import prepare_process
 prepare_process(__name__)
 
 import json
-from typing import Literal, Optional
+from typing import Annotated, Literal, Optional
 
 from scripts.data.prepare.class_folders import (
     find_sources,
@@ -74,26 +74,21 @@ def main(
     videos: Path,
     out: Path,
     names: Literal["txt", "csv", "images"] = "txt",
-    annotations: Optional[Path] = None,
     dataset: Optional[Literal[tuple(READERS)]] = None,
     overwrite: bool = False,
     **options,
 ) -> None:
     if dataset and names == "images":
         raise ValueError("--names images takes no --dataset; see sort_imagenet.py")
-    if annotations and not dataset:
-        raise ValueError("--annotations goes with --dataset; labels of tools: docs/segments.md")
-    refused = ("test", "val", "group", "seed") if dataset else ("split", "uncut")
+    refused = ("test", "val", "group", "seed") if dataset else ("annotations", "split", "uncut")
     if set(refused) & set(options):
         word = "without" if dataset else "with"
         raise ValueError(f"the options {', '.join(refused)} go {word} --dataset")
     root = videos.resolve()
-    if not root.is_dir():
-        raise ValueError(f"--videos: {root} is not a folder")
     links: dict[str, list[str]] = {}
     if dataset:
         lists = CSV_NAMES if names == "csv" else ("train.txt", "val.txt")
-        counts, files, inputs = list_public_data_set(root, lists, dataset, annotations, **options)
+        counts, files, inputs = list_public_data_set(root, lists, dataset, **options)
     else:
         counts, files = list_own_videos(root, names, **options)
         lists = tuple(name for name in files if name != "labels.txt")
@@ -120,8 +115,8 @@ def list_public_data_set(
     root: Path,
     lists: tuple[str, ...],
     dataset: str,
-    annotations: Optional[Path],
     *,
+    annotations: Optional[Path] = None,
     split: Literal[1, 2, 3] = 1,
     uncut: bool = False,
 ) -> tuple[dict, dict, list]:
@@ -147,14 +142,12 @@ def list_own_videos(
     root: Path,
     names: str,
     *,
-    test: float = 0.2,
+    test: Annotated[float, cli.number_between(cli.TINY, 1, float)] = 0.2,
     val: cli.NonNegativeFloat = 0.0,
     group: str = "",
     seed: cli.Seed = 0,
 ) -> tuple[dict, dict]:
     """The counts for the last line of stdout, and {file or folder of images: lines}."""
-    if not 0 < test <= 1:
-        raise ValueError(f"--test must be above 0 and at most 1, not {test}")
     if val and test + val >= 1:
         raise ValueError(f"--test {test} and --val {val} leave no video for training")
     kind = "images" if names == "images" else "videos"

@@ -23,7 +23,6 @@ prepare_process(__name__)
 import json
 import os
 import re
-from collections.abc import Sequence
 
 from mindspore.mindrecord import FileWriter
 
@@ -35,22 +34,6 @@ from utils.video.media_files import MAX_SHOWN, list_class_folders, list_images
 
 SCHEMA = {"image": {"type": "bytes"}, "label": {"type": "int32"}, "file": {"type": "string"}}
 IMAGES_PER_WRITE = 256
-
-
-def write_shards(
-    source: Path, images: Sequence[tuple[str, int]], target: Path, shards: int
-) -> None:
-    writer = FileWriter(str(target), shard_num=shards)
-    writer.add_schema(SCHEMA, "images and labels")
-    starts = range(0, len(images), IMAGES_PER_WRITE)
-    for start in track(starts, "packing", unit=f"batches of {IMAGES_PER_WRITE} images"):
-        rows = [
-            {"image": (source / file).read_bytes(), "label": label, "file": file}
-            for file, label in images[start : start + IMAGES_PER_WRITE]
-        ]
-        # MindRecord's parallel writer forks processes, which once waited for each other for ever.
-        writer.write_raw_data(rows)
-    writer.commit()
 
 
 def main(
@@ -72,26 +55,35 @@ def main(
     names = list_class_folders(classes or (train if train.is_dir() else source))
     images = []  # (file, label) in the order of the folders and names
     left_out = sorted({*os.listdir(source)} - {*list_class_folders(source)})
-    empty = list(names)
     for folder in list_class_folders(source):
         files, others = list_images(source / folder)
         left_out += [os.path.join(folder, name) for name in others]
         if files and folder not in names:
             raise ValueError(f"--source: {source} has a class folder {folder}, --classes has not")
-        if files:
-            images += [(os.path.join(folder, name), names.index(folder)) for name in files]
-            empty.remove(folder)
-    for what, odd in (
-        ("left out, no images of a class", left_out),
-        ("classes without images", empty),
-    ):
-        if odd:
-            print_line(f"{source}: {what} ({len(odd)}): {join_names(odd, MAX_SHOWN)}")
+        images += [(os.path.join(folder, name), names.index(folder)) for name in files]
     if not images:
         raise ValueError(f"--source: {source} has no class folder with images")
+    packed = {label for _, label in images}
+    empty = [name for label, name in enumerate(names) if label not in packed]
+    for what, odd in (("no images of a class", left_out), ("classes without images", empty)):
+        if odd:
+            print_line(f"{source}: {what} ({len(odd)}): {join_names(odd, MAX_SHOWN)}")
     try:
         with make_drafts(target.parent) as drafts:
-            write_shards(source, images, drafts / target.name, shards)
+            writer = FileWriter(str(drafts / target.name), shard_num=shards)
+            writer.add_schema(SCHEMA, "images and labels")
+            starts = range(0, len(images), IMAGES_PER_WRITE)
+            for start in track(starts, "packing", unit=f"batches of {IMAGES_PER_WRITE} images"):
+                part = images[start : start + IMAGES_PER_WRITE]
+                # MindRecord's parallel writer forks processes, which once waited for each other
+                # for ever.
+                writer.write_raw_data(
+                    [
+                        {"image": (source / file).read_bytes(), "label": label, "file": file}
+                        for file, label in part
+                    ]
+                )
+            writer.commit()
             for file in drafts.iterdir():
                 file.replace(target.with_name(file.name))
     except (OSError, RuntimeError) as error:  # RuntimeError: MindRecord's writer

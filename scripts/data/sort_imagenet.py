@@ -52,20 +52,18 @@ def main(*, annotations: Path, images: Path, out: Path) -> None:
         raise ValueError(
             f"--annotations: {annotations} is not in the official form: {error}"
         ) from None
-    parts = [name for pair in classes.items() for name in pair]
-    odd = next((name for name in parts if not re.fullmatch(r"\w[\w.]*", name)), None)
-    if odd is not None:  # it could lead to another folder
-        raise ValueError(f"--annotations: {annotations} has {odd!r}, which is no name")
+    for name in (name for pair in classes.items() for name in pair):
+        if not re.fullmatch(r"\w[\w.]*", name):  # it could lead to another folder
+            raise ValueError(f"--annotations: {annotations} has {name!r}, which is no name")
     existing = {name: wnid for name, wnid in classes.items() if (images / name).is_file()}
     if not existing:
         raise ValueError(f"--images: {images} has none of the {len(classes)} images")
     with report_write_errors(out, "--out"):
-        for wnid in set(existing.values()):
-            (out / wnid).mkdir(parents=True, exist_ok=True)
         for name, wnid in existing.items():
             target = out / wnid / name
             if target.exists():
                 continue
+            target.parent.mkdir(parents=True, exist_ok=True)
             file = os.path.realpath(images / name)  # a link to a relative link would lead elsewhere
             try:
                 os.link(file, target)

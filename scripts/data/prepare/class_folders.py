@@ -6,19 +6,14 @@ Or with images, if `suffixes` are theirs. Equal files: one video under two names
 import os
 import re
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Optional
 
 import numpy as np
 
 from utils.files import compute_sha256
-from utils.video.media_files import (
-    IMAGE_SUFFIXES,
-    VIDEO_SUFFIXES,
-    FolderScan,
-    find_files,
-)
+from utils.video.media_files import IMAGE_SUFFIXES, VIDEO_SUFFIXES, FolderScan, find_files
 
 CONFIG = "finetune.yaml"  # the config file that finetune.py writes into the folder of its results
 SOURCES = 2  # that each list but training gets at least, if that is no more than a fifth of all
@@ -45,12 +40,9 @@ def scan_class_folders(folder: Path, suffixes: Sequence[str] = VIDEO_SUFFIXES) -
         files=[file for file in scan.files if not file.startswith(results)],
         others=[file for file in scan.others if not file.startswith(results)],
     )
-    for video in scan.files:
-        name = get_class(video)
-        if "\n" in video:
-            raise ValueError(f"{video!r} has a line break in its name; rename it")
-        if name.encode("utf-8", "replace") != os.fsencode(name):
-            raise ValueError(f"the name of the class folder {name!a} is not UTF-8; rename it")
+    odd = next((video for video in scan.files if "\n" in video), None)
+    if odd:
+        raise ValueError(f"{odd!r} has a line break in its name; rename it")
     paths = {str(folder / video): video for video in scan.files if "/" in video}
     twins = [[paths[path] for path in group] for group in find_equal_files(paths)]
     again = {video for group in twins for video in group[1:]}
@@ -59,11 +51,10 @@ def scan_class_folders(folder: Path, suffixes: Sequence[str] = VIDEO_SUFFIXES) -
         if "/" in video and video not in again:
             classes[get_class(video)].append(video)
     if len(classes) < 2:
-        has_images = suffixes == IMAGE_SUFFIXES
-        kind, example = ("images", "IMAGE.jpg") if has_images else ("videos", "VIDEO.mp4")
+        file = "IMAGE.jpg" if suffixes == IMAGE_SUFFIXES else "VIDEO.mp4"
         raise ValueError(
-            f"{folder} has {len(classes)} class folders with {kind}, but a data set "
-            f"needs two: {folder}/CLASS/{example}"
+            f"{folder} has {len(classes)} class folders, but a data set needs two: "
+            f"{folder}/CLASS/{file}"
         )
     empty = next((name for name, videos in classes.items() if not videos), None)
     if empty is not None:
@@ -78,18 +69,17 @@ def find_equal_files(paths: Iterable[str]) -> list[list[str]]:
 
     Empty files, folders and files that cannot be read are left out.
     """
-    by_size: dict[int, dict[Hashable, list[str]]] = defaultdict(lambda: defaultdict(list))
     order = {path: k for k, path in enumerate(dict.fromkeys(paths))}
+    by_size = defaultdict(list)
     for path in order:
-        if os.path.isfile(path) and (stat := os.stat(path)).st_size:
-            by_size[stat.st_size][stat.st_dev, stat.st_ino].append(path)
+        if os.path.isfile(path) and os.access(path, os.R_OK):
+            by_size[os.path.getsize(path)].append(path)
     by_content = defaultdict(list)
-    for files in by_size.values():
-        for identity, names in files.items():
-            is_single = len(files) == 1 or not os.access(names[0], os.R_OK)
-            by_content[identity if is_single else compute_sha256(names[0])] += names
-    groups = [sorted(names, key=order.__getitem__) for names in by_content.values()]
-    return sorted((g for g in groups if len(g) > 1), key=lambda group: order[group[0]])
+    for size, files in by_size.items():
+        for path in files if size and len(files) > 1 else ():
+            by_content[compute_sha256(path)].append(path)
+    groups = [group for group in by_content.values() if len(group) > 1]
+    return sorted(groups, key=lambda group: order[group[0]])
 
 
 def get_class(video: str) -> str:

@@ -8,26 +8,10 @@ from pathlib import Path
 from typing import Any, Callable, Optional, Union
 
 from scripts.data.prepare.encoder import Copy
-from scripts.data.prepare.integrity import (
-    BAD_LINE,
-    GOOD,
-    Finding,
-    make_job,
-    write_list,
-)
+from scripts.data.prepare.integrity import BAD_LINE, GOOD, Finding, make_job, write_list
 from scripts.executors.process_pool import PROCESSES, CrashError, Part, run_all
-from utils.data.annotation_file import (
-    choose_output_names,
-    format_label,
-    iterate_lines,
-    name_record,
-)
-from utils.files import (
-    check_folder,
-    check_inputs,
-    make_drafts,
-    report_write_errors,
-)
+from utils.data.annotation_file import choose_output_names, format_label, iterate_lines, name_record
+from utils.files import check_folder, check_inputs, make_drafts, report_write_errors
 from utils.log import track
 from utils.networks import Network
 from utils.settings import NetworkConfig

@@ -46,11 +46,18 @@ TEXTURE = (-25, 25)
 BODY = (150, 240)
 MARK = (0, 90)
 
+# Outlines within radius 1 of (0, 0)
+BODIES = (
+    ((-0.6, -0.8), (-0.1, -0.8), (-0.1, 0.3), (0.6, 0.3), (0.6, 0.8), (-0.6, 0.8)),
+    ((0, -1), (0.7, 0), (0.3, 0), (0.3, 0.95), (-0.3, 0.95), (-0.3, 0), (-0.7, 0)),
+    ((0, -1), (0.62, 0.78), (-0.62, 0.78)),
+    ((-0.3, -0.95), (0.3, -0.95), (0.3, 0.95), (-0.3, 0.95)),
+)
 SIDES = (64, 128)  # pixels of the short side
 ASPECTS = (1.0, 1.2, 1 / 1.2)  # mild, so that a central square crop seldom loses the shape
 RATES = (12, 15, 24, 25, 30)
 SECONDS = (1.0, 3.0)
-RECIPE = "recipe.json"  # edition and seed; in a complete set, also the counts
+RECIPE = "recipe.json"  # edition and seed
 EDITION = 1  # increased whenever the same seed gives other pixels
 
 
@@ -64,19 +71,13 @@ def draw_clip(
     """
     clouds = cv2.resize(rng.uniform(*TEXTURE, (4, 4, 3)), (width, height))
     ground = (rng.uniform(*GROUND, 3) + clouds).astype(np.float32)  # dark, faintly cloudy
-    parts = _draw_shape(rng)
-    clip = np.empty((frames, height, width, 3), np.uint8)
-    for frame, position in zip(clip, _positions(motion, rng, frames)):
-        picture = ground
-        for outline, color in parts:
-            mask = _coverage(outline, location=position, width=width, height=height)
-            picture = picture + mask * (color - picture)
-        frame[:] = np.rint(picture)
-    return clip
+    # The shape is a body, and a mark at its foot, with which it has no rotational symmetry.
+    body = np.array(BODIES[rng.integers(len(BODIES))])
+    around = np.linspace(0, 2 * np.pi, 12, endpoint=False)
+    mark = (0, 0.6) + 0.28 * np.stack((np.cos(around), np.sin(around)), axis=1)
+    colors = [rng.uniform(*tones, 3).astype(np.float32) for tones in (BODY, MARK)]
 
-
-def _positions(motion: str, rng: np.random.Generator, frames: int) -> np.ndarray:
-    """Positions on the circles of x, y, size and angle in every frame: (frames, 4), in [0, 1)."""
+    # Positions on the circles of x, y, size and angle in every frame: (frames, 4), in [0, 1)
     axis, sign = COURSES[MOTIONS.index(motion)]
     start = rng.random(4)
     stray = rng.uniform(-WOBBLE, WOBBLE, 4)
@@ -88,25 +89,15 @@ def _positions(motion: str, rng: np.random.Generator, frames: int) -> np.ndarray
     positions[:, 2] = 1 - np.abs(1 - np.abs(positions[:, 2]))
     slow, fast = TURNS[axis]
     positions[:, axis] = start[axis] + sign * (slow + pace * (fast - slow)) * time
-    return positions % 1.0
 
-
-def _draw_shape(rng: np.random.Generator) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Outlines within radius 1 of (0, 0) and their colours: a body, and a mark at its foot.
-
-    With the mark, no shape has a rotational symmetry.
-    """
-    bodies = (
-        ((-0.6, -0.8), (-0.1, -0.8), (-0.1, 0.3), (0.6, 0.3), (0.6, 0.8), (-0.6, 0.8)),
-        ((0, -1), (0.7, 0), (0.3, 0), (0.3, 0.95), (-0.3, 0.95), (-0.3, 0), (-0.7, 0)),
-        ((0, -1), (0.62, 0.78), (-0.62, 0.78)),
-        ((-0.3, -0.95), (0.3, -0.95), (0.3, 0.95), (-0.3, 0.95)),
-    )
-    body = np.array(bodies[rng.integers(len(bodies))])
-    around = np.linspace(0, 2 * np.pi, 12, endpoint=False)
-    mark = (0, 0.6) + 0.28 * np.stack((np.cos(around), np.sin(around)), axis=1)
-    colors = (rng.uniform(*tones, 3).astype(np.float32) for tones in (BODY, MARK))
-    return list(zip((body, mark), colors))
+    clip = np.empty((frames, height, width, 3), np.uint8)
+    for frame, position in zip(clip, positions % 1.0):
+        picture = ground
+        for outline, color in zip((body, mark), colors):
+            mask = _coverage(outline, location=position, width=width, height=height)
+            picture = picture + mask * (color - picture)
+        frame[:] = np.rint(picture)
+    return clip
 
 
 def _coverage(outline: np.ndarray, location: np.ndarray, width: int, height: int) -> np.ndarray:
@@ -208,27 +199,26 @@ def draw_dataset(
     lines: dict[str, list[str]] = {"train": [], "test": []}
     missing = []  # (path, motion, seed of the video, which is that of all motions)
     for index, (split, count) in enumerate(counts.items()):
+        (root / "videos" / split).mkdir(parents=True, exist_ok=True)
         for number, motion in itertools.product(range(count), MOTIONS):
             path = f"videos/{split}/{motion}_{number:03d}.mp4"
             if not (root / path).exists():
                 missing.append((path, motion, (seed, index, number)))
             if motion in label_of:
-                lines[split].append(f"{path} {label_of[motion]}\n")
-    if missing or existing != {**recipe, **counts}:
-        for split in counts:
-            (root / "videos" / split).mkdir(parents=True, exist_ok=True)
+                lines[split].append(f"{path} {label_of[motion]}")
+    if not existing:
         write_text(root / RECIPE, json.dumps(recipe))
+    if missing:
         workers = min(os.cpu_count() or 1, 16, len(missing))
-        if missing:
-            with make_drafts(root) as drafts, start_process_pool(workers) as pool:
-                jobs = pool.map(partial(_write_one, root, drafts), missing, chunksize=4)
-                for _ in track(jobs, "drawn", len(missing)):
-                    pass
-        for split, names in lists.items():
-            for name in names:
-                write_text(root / name, "".join(lines[split]))
-        write_text(root / "labels.txt", "".join(f"{name}\n" for name in classes))
-        write_text(root / RECIPE, json.dumps({**recipe, **counts}))
+        with make_drafts(root) as drafts, start_process_pool(workers) as pool:
+            jobs = pool.map(partial(_write_one, root, drafts), missing, chunksize=4)
+            for _ in track(jobs, "drawn", len(missing)):
+                pass
+    texts = {root / name: lines[split] for split in lines for name in lists[split]}
+    for path, names in {**texts, root / "labels.txt": list(classes)}.items():
+        text = "".join(f"{name}\n" for name in names)
+        if not path.is_file() or path.read_text() != text:
+            write_text(path, text)
     return {**{split: len(part) for split, part in lines.items()}, "drawn": len(missing)}
 
 

@@ -27,16 +27,7 @@ NOISE = 40  # standard deviation, in levels
 
 def draw_image(pattern: str, rng: np.random.RandomState) -> np.ndarray:
     """An image of a pattern: uint8 (32, 32, 3), RGB."""
-    mask = draw_mask(pattern, rng)[..., None] / 255
-    ground = body = np.zeros(3)
-    while abs(ground.mean() - body.mean()) <= CONTRAST:
-        ground, body = rng.uniform(0, 255, (2, 3))
-    image = ground + (body - ground) * mask + rng.normal(0, NOISE, (SIZE, SIZE, 3))
-    return np.clip(np.rint(image), 0, 255).astype(np.uint8)
-
-
-def draw_mask(pattern: str, rng: np.random.RandomState) -> np.ndarray:
-    """The mask of the body: uint8 (32, 32), 0 or 255, antialiased at the edges."""
+    # The mask of the body: 0 or 255, antialiased at the edges
     mask = np.zeros((SIZE, SIZE), np.uint8)
     x, y, r = (int(v) for v in rng.randint((12, 12, 7), (20, 20, 11)))
     period = rng.uniform(6, 10)
@@ -44,11 +35,11 @@ def draw_mask(pattern: str, rng: np.random.RandomState) -> np.ndarray:
     rows, columns = np.mgrid[:SIZE, :SIZE]
     waves = dict(zip(WAVES, (rows, columns, (rows + columns) / 1.4)))
     if pattern in waves:
-        return np.where(np.sin(2 * np.pi * waves[pattern] / period + phase) > 0, 255, 0)
-    if pattern == "checker":
+        mask = np.where(np.sin(2 * np.pi * waves[pattern] / period + phase) > 0, 255, 0)
+    elif pattern == "checker":
         squares = np.sin(rows * 6.3 / period) * np.sin(columns * 6.3 / period + 1)
-        return np.where(squares > 0, 255, 0)
-    if pattern == "dots":
+        mask = np.where(squares > 0, 255, 0)
+    elif pattern == "dots":
         for cx in range(x % 8, SIZE, 8):
             for cy in range(y % 8, SIZE, 8):
                 cv2.circle(mask, (cx, cy), 2, 255, -1, cv2.LINE_AA)
@@ -62,7 +53,12 @@ def draw_mask(pattern: str, rng: np.random.RandomState) -> np.ndarray:
     else:
         corners = np.array([[x - r, y + r], [x + r, y + r], [x, y - r]], np.int32)
         cv2.fillPoly(mask, [corners], 255, cv2.LINE_AA)
-    return mask
+    ground = body = np.zeros(3)
+    while abs(ground.mean() - body.mean()) <= CONTRAST:
+        ground, body = rng.uniform(0, 255, (2, 3))
+    image = ground + (body - ground) * (mask[..., None] / 255)
+    image = image + rng.normal(0, NOISE, (SIZE, SIZE, 3))
+    return np.clip(np.rint(image), 0, 255).astype(np.uint8)
 
 
 def draw_cifar10(root: Path, seed: int, distinct: int = PER_FILE) -> dict[str, int]:
