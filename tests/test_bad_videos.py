@@ -16,8 +16,6 @@ from PIL import Image
 
 from scripts.data.prepare.integrity import VideoJob, examine
 from tests.numbered_videos import write_numbered_video
-from utils.data.annotation_file import Record
-from utils.data.rows import UnreadableFiles
 from utils.tests.video.videos import BACK_ENDS, copy_packets, draw, encode, pictures, write
 from utils.video import pyav_reader
 from utils.video.decoders import open_video
@@ -263,17 +261,6 @@ def test_a_name_is_a_file_and_never_an_address(tmp_path, monkeypatch):
             with open_video(name, reader) as source:
                 assert source.frames([3]).shape[0] == 1
         assert examine(VideoJob(name)).kind == "good"
-
-
-def test_names_are_escaped_in_errors_and_in_the_log(tmp_path, log_messages):
-    path = tmp_path / os.fsdecode(b"\x1b[2J" + LATIN + b"\xc2\x9b.mp4")
-    path.write_bytes(b"no video")
-    with pytest.raises(VideoError) as caught:
-        open_video(path)
-    UnreadableFiles([Record(str(path), num_frames=None, label=0, line=1)]).add(0, str(caught.value))
-    for text in (str(caught.value), *log_messages):
-        assert r"\x1b[2Jcaf\xe9\xe8\xfc\xdf\xff\x9b.mp4" in text
-        assert text.isprintable()
 
 
 def damage_video(path):

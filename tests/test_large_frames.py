@@ -5,10 +5,8 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from mvit_multi.dataset import EvalVideos
 from tests.helpers import load_smoke_config
-from utils.data.annotation_file import Record
-from utils.data.sampler import TrainSampler
+from tests.test_frame_folders import SET
 from utils.evaluate.windows import read_windows
 from utils.networks import find_network
 from utils.runtime import Runtime
@@ -16,16 +14,14 @@ from utils.tests.video.videos import encode
 from utils.video import reader
 from utils.video.decoders import open_video
 from utils.video.windows import split_into_windows
-from x3d import dataset as x3d_dataset
-
-from tsm import dataset as tsm_dataset  # isort: skip
 
 COUNT = 48
 ROWS = 2**20  # bytes for everything besides the frames
 SETTINGS = {
     "tsm": ["data.segments=24", "data.resize=32", "data.crop=32", "data.batch=1", "eval.crops=3"],
     "x3d": ["data.frames=24", "data.stride=2", "data.scales=[32,36]", "data.crop=32"],
-    "mvit_multi": ["data.frames=24", "data.stride=2", "data.crop=32", "data.repeated_aug=2"],
+    "mvit_multi": ["data.frames=24", "data.stride=2", "data.crop=32", "data.repeated_aug=2"]
+    + [f"data.sets=[{SET}]"],
 }
 
 
@@ -37,6 +33,9 @@ def draw_video(path, width, height):
         for _ in range(COUNT)
     ]
     options = {"preset": "ultrafast", "x264-params": "ref=1:bframes=0"}
+    (path.parent / "lists").mkdir(parents=True)
+    for name in ("train.txt", "test.txt", "lists/train.csv", "lists/test.csv"):
+        (path.parent / name).write_text(f"{path.name} 0\n" * 2)
     return encode(path, [frame.astype(np.uint8) for frame in frames], options=options)
 
 
@@ -44,29 +43,21 @@ def draw_video(path, width, height):
 def videos(tmp_path_factory):
     folder = tmp_path_factory.mktemp("large")
     sizes = {"square": (512, 512), "narrow": (2048, 128), "high": (128, 2048)}
-    return {name: draw_video(folder / f"{name}.mp4", *size) for name, size in sizes.items()}
+    return {name: draw_video(folder / name / "a.mp4", *size) for name, size in sizes.items()}
 
 
 def make_rows(name, path):
     """All that a network makes of a video: training rows, evaluation rows, views of windows."""
     network = find_network(name)
-    cfg = load_smoke_config(name, *SETTINGS[name])
-    record = Record(str(path), num_frames=None, label=0, line=1)
-    sampler = TrainSampler(1, batch=1, rank=0, size=1, seed=0)
-    train = network.train_rows([record], cfg=cfg, sampler=sampler, epochs=2, skip=0)
+    lists = ["data.train_list=train.txt", "data.test_list=test.txt"] if name != "mvit_multi" else []
+    lists += [f"data.root={path.parent}", "data.batch=1"]
+    cfg = load_smoke_config(name, *SETTINGS[name], *lists)
+    records = network.read_records(cfg, "train")
+    sampler = network.build_train_sampler(cfg, records, Runtime())
+    train = network.train_rows(records, cfg=cfg, sampler=sampler, epochs=1, skip=0)
     yield from train[0]
     yield from train[1]
-    if name != "mvit_multi":
-        module = {"tsm": tsm_dataset, "x3d": x3d_dataset}[name]
-        yield from module.EvalVideos([record], cfg=cfg, rt=Runtime())[0]
-    else:
-        rows = EvalVideos.__new__(EvalVideos)
-        rows.cfg = cfg
-        rows.settings = cfg.data.sets[0]
-        rows.clips = rows.settings.clips
-        rows.crops = rows.settings.crops
-        super(EvalVideos, rows).__init__([record], cfg=cfg, rt=Runtime(), clip_shape=())
-        yield rows.make_views(record, 0)
+    yield from network.build_eval_rows(cfg, Runtime())[0][0]
     with open_video(path) as source:
         windows = split_into_windows(source, 1.2, 0.6)
         for _, views in read_windows(source, windows, network.list_label_spaces(cfg)):
