@@ -96,7 +96,6 @@ def build_records(folder: Path, texts: str) -> list[Record]:
         ),
         ("a:0 b:1", "./a:0 d:1", ["train and validation have the same samples (1)"]),
         ("a:0 b:1", "b:1 soft:0", ["train and validation have the same samples (2)"]),
-        ("a:0 b:0", "c:0 d:1", ["train has one class: all 2 samples have the same label"]),
         ("a:0:0 a:1:2 b:1", "a:0:4 copy:1:2", ["train and validation have the same samples (1)"]),
         ("empty:0 b:1", "empty2:0 d:1", []),
     ],

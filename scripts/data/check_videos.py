@@ -200,8 +200,6 @@ def describe_repeats(lists: Mapping[str, Sequence[Record]]) -> list[str]:
         contrary = [group for group in repeated if any(r.label != group[0].label for r in group)]
         found.append((f"{name} has samples more than once", repeated))
         found.append((f"{name} has equal samples with different labels", contrary))
-        if len({(record.dataset_index, record.label) for record in records}) == 1 < len(records):
-            lines.append(f"{name} has one class: all {len(records)} samples have the same label")
     for (a, of_a), (b, of_b) in itertools.combinations(samples.items(), 2):
         both = [[of_a[key][0], *group] for key, group in of_b.items() if key in of_a]
         found.append((f"{a} and {b} have the same samples", both))

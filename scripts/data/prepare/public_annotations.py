@@ -157,23 +157,17 @@ def read_public_annotations(dataset: str, folder: Path, split: int) -> Annotatio
 
     Raises ValueError if a file is missing or not as distributed.
     """
-    if not folder.is_dir():
-        raise ValueError(f"--annotations: {folder} is not a folder")
     try:
         names, *pairs, files, segments = (*READERS[dataset](folder, split), {})[:5]
         labels = {name: label for label, name in enumerate(names)}
-        parts = [[(key, labels[name]) for key, name in part] for part in pairs]
-        odd = next((name for name in names if not name or not name.isprintable()), None)
+        train, val = ({key: labels[name] for key, name in part} for part in pairs)
     except Exception as error:  # a file can make Python and its readers raise almost anything
         if str(error).startswith("--"):
             raise
-        kind = type(error).__name__
+        reason = f"{type(error).__name__}, {error}"
         raise ValueError(
-            f"--annotations: {folder} is not in the official form of {dataset}: {kind}, {error}"
+            f"--annotations: {folder} is not in the official form of {dataset}: {reason}"
         ) from None
-    if odd is not None:
-        raise ValueError(f"--annotations: {folder}: class {format_value(odd)} cannot be printed")
-    train, val = map(dict, parts)
     return Annotations(names, train, val, files, segments)
 
 
@@ -201,10 +195,8 @@ def match_videos(annotations: Annotations, root: Path, frames: bool) -> dict[str
                 result["missing"].append(f"{name} {key} {label}")
     listed = result["train"] + result["val"]
     if not listed:
-        example = f"a {'folder' if frames else 'video'} {next(iter(keys), 'nothing')}"
-        raise ValueError(
-            f"--videos: {root} has none of the {len(keys)} annotated videos; the first is {example}"
-        )
+        first = next(iter(keys), "none")
+        raise ValueError(f"--videos: {root} has none of {len(keys)} videos, such as {first}")
     odd = next((line for line in listed if "\n" in line), None)
     if odd:
         raise ValueError(f"--videos: {format_value(odd)} has a line break in its name; rename it")

@@ -180,13 +180,11 @@ def draw_dataset(
 
     `classes` holds the motions of every class, in the order of the labels; others are in no list.
     `lists` holds the file names of the train and the test list. Returns the number of lines of each
-    list, and "drawn", the number of videos that this call has made. Raises ValueError for a count
-    below 1, a negative seed, or a root with other videos.
+    list, and "drawn", the number of videos that this call has made. Raises ValueError for a root
+    with other videos.
     """
     root = Path(root)
     counts = {"train": train_per_motion, "test": test_per_motion}
-    if min(counts.values()) < 1 or seed < 0:
-        raise ValueError(f"counts begin at 1 and the seed at 0, not {counts} and {seed}")
     check_folder(root, {RECIPE: r'\{"edition": \d+, "seed": \d+'})
     recipe = {"edition": EDITION, "seed": seed}
     existing = json.loads((root / RECIPE).read_text()) if (root / RECIPE).exists() else {}
