@@ -35,7 +35,6 @@ from utils.files import check_target, make_drafts, report_write_errors, set_defa
 from utils.inference import mindir, onnx_graph
 from utils.inference.checkpoint import load_for_inference, load_network
 from utils.inference.engines import ENGINES, choose_engine, list_engines, run_in_process
-from utils.messages import VALUE, shorten
 from utils.nn.conv3d import Conv3d, DepthwiseConv3d, FrameConv, PointwiseConv3d
 from utils.nn.fuse_conv_bn import replace_cell
 from utils.settings import NetworkConfig
