@@ -22,7 +22,7 @@ from utils.nn.conv3d import DepthwiseConv3d, FrameConv, PointwiseConv3d
 from utils.nn.kernels.ascend import Ascend
 from utils.nn.kernels.cpu import CompiledKernel, Cpu, library
 from utils.nn.kernels.plain import Plain
-from utils.runtime import eager_mode
+from utils.runtime import CAPS, eager_mode
 from utils.settings import Run
 from utils.train.train import choose_kernels
 from x3d.model import SE
@@ -396,3 +396,17 @@ def test_kernels_are_compiled_again_for_other_instructions(monkeypatch, tmp_path
         library.CPUINFO.write_text(f"processor\t: 0\n{line}\nmore\t: none\n")
         checksums.add(library.compute_checksum())
     assert len(checksums) == 4
+
+
+@pytest.mark.parametrize("cap", ["AVX2", ""])
+def test_a_program_without_the_cap_learns_of_avx512(cap, monkeypatch, tmp_path, caplog):
+    (tmp_path / "cpuinfo").write_text("flags : avx2 avx512f\n")
+    monkeypatch.setattr(kernels, "CPUINFO", tmp_path / "cpuinfo")
+    for name in CAPS:
+        monkeypatch.delenv(name, raising=False)
+    if cap:
+        monkeypatch.setenv(CAPS[0], cap)
+    kernels.warn_of_avx512.cache_clear()
+    for _ in range(2):
+        layers.BatchNorm2d(4)
+    assert caplog.text.count("ONEDNN_MAX_CPU_ISA=AVX2") == (0 if cap else 1)
