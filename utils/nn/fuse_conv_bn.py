@@ -4,8 +4,6 @@ With k = gamma / sqrt(variance + eps), norm(conv(x)) = (k * weight) x + (beta - 
 convolution has a bias, k * bias is added.
 """
 
-from typing import Optional
-
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
@@ -39,9 +37,12 @@ def fuse_conv_bn(net: nn.Cell) -> nn.Cell:
     for _, parent in net.cells_and_names():
         previous = None
         for name, cell in list(parent.name_cells().items()):
-            conv = find_convolution(previous)
-            previous = cell
-            if not isinstance(cell, nn.BatchNorm2d) or conv is None:
+            conv, previous = previous, cell
+            if conv is None or not isinstance(cell, nn.BatchNorm2d):
+                continue
+            if not has_kernel(conv) and len(list_layers(conv)) == 1:  # a cell around a convolution
+                conv = list_layers(conv)[0]
+            if not has_kernel(conv):
                 continue
             arrays = (cell.gamma, cell.beta, cell.moving_mean, cell.moving_variance)
             gamma, beta, mean, variance = (p.asnumpy().astype(np.float64) for p in arrays)
@@ -59,14 +60,6 @@ def fuse_conv_bn(net: nn.Cell) -> nn.Cell:
             for parameter in remainder.get_parameters():  # an export needs full names
                 parameter.name = cell.beta.name[: -len("beta")] + "offset"
     return net
-
-
-def find_convolution(cell: Optional[nn.Cell]) -> Optional[nn.Cell]:
-    """The cell, or the only cell inside it, if that is a convolution; else None."""
-    inner = list_layers(cell) if cell is not None else []
-    if len(inner) == 1 and not has_kernel(cell):
-        cell = inner[0]
-    return cell if cell is not None and has_kernel(cell) else None
 
 
 def replace_cell(parent: nn.Cell, name: str, cell: nn.Cell) -> None:
