@@ -39,7 +39,7 @@ def test_a_fine_tuned_network_keeps_its_best_validation(run_here, tiny_args, tmp
     arguments = [*tiny_args, *SETTINGS, "--data.val_list=odd.txt", f"--run.out={run}"]
     done = run_here("tsm/train.py", *arguments)
     result = read_result(done)
-    assert "train.freeze backbone: 2 of 62 arrays" in done.stderr
+    assert "train.freeze backbone: 2 of 62 weights" in done.stderr
     lines = read_validations(run)
     assert [line["epoch"] for line in lines] == [1, 2]
     for line in lines:

@@ -188,7 +188,11 @@ class ExactVideo(FrameReader):
         if is_last:
             self.shortened = segment.end > float((stamps[-1] - origin) / second) + length + length
         if first == last:
-            raise EmptySegmentError(self.path, self.reader, f"its segment {segment} has no frame")
+            raise EmptySegmentError(
+                self.path,
+                self.reader,
+                f"no frame from {segment.start:.9g} to {segment.end:.9g} seconds",
+            )
         following = stamps[last : last + 1].tolist() or [0]
         self._measure_times(stamps[first:last], max(following[0] - int(stamps[last - 1]), 0))
         return len(self._packet_of_frame)

@@ -312,7 +312,11 @@ class SegmentReader(FrameReader):
             self.shortened = segment.end > video.stamps[-1] + 1 / self.fps
         self._length = len(self._numbers)
         if not self._numbers:
-            raise EmptySegmentError(self.path, self.reader, f"its segment {segment} has no frame")
+            raise EmptySegmentError(
+                self.path,
+                self.reader,
+                f"no frame from {segment.start:.9g} to {segment.end:.9g} seconds",
+            )
         if video.stamps is not None:
             part = video.stamps[self._numbers.start : self._numbers.stop + 1]
             last = float(part[-1] - part[-2])
