@@ -57,7 +57,6 @@ ERRORS = [
     (f"TRAIN_RESNET {IMAGENET} --data.root=synthetic", "data.train", "train is not a folder"),
     ("EVAL none.ckpt --run.engine=auto", "error: none.ckpt: no such checkpoint"),
     ("EVAL run/epoch_009.ckpt", "epoch_009.ckpt", "epoch_001.ckpt, epoch_002.ckpt"),
-    ("EVAL net.mindir", "net.mindir: its checksum"),
     ("TRAIN --train.pretrained=resnet.pth --data.train_list=none", CONVERSION,
      "/resnet.pth --target ", "/resnet_pth.ckpt"),
     ("TRAIN --run.out=/proc/none", "run.out: cannot write /proc/none"),

@@ -113,7 +113,7 @@ def test_a_scan_tells_segments_of_one_video_apart(depth, folders, run_here, tmp_
     assert result["kinds"] == {"no frames": 2, "bad line": 2, "missing": 2}
     assert (tmp_path / "out/train.txt").read_text() == "".join(good)
     rows = (tmp_path / "out/train.txt.bad.tsv").read_text().splitlines()
-    assert rows[0].startswith(f"2\tno frames\t{root}/long.mp4 4.5 9\tno frame from 4.5 to 9 seconds")
+    assert rows[0].startswith(f"2\tno frames\t{root}/long.mp4 4.5 9\tno frame from 4.5 to 9 sec")
     checked = run(run_here, "check_videos", "x3d", tmp_path / "out", settings, more=options)
     assert checked["read"] == 0
     copied = run(run_here, "reencode_videos", "x3d", tmp_path / "copies", settings)

@@ -39,7 +39,7 @@ from scripts.data.prepare.encoder import SUFFIXES, extract_frames
 from scripts.executors.process_pool import PROCESSES, choose_workers
 from utils import cli
 from utils.networks import Network
-from utils.settings import NetworkConfig
+from utils.settings import NetworkConfig, VideoData
 
 FLOW_NAMES = "flow_{}_{:05d}.jpg"  # of the recipes: data.image_tmpl
 
@@ -60,8 +60,9 @@ def extract_lists(
     workers: Optional[cli.PositiveInt] = None,
 ) -> None:
     """Writes the frames or, for extract_flow.py, the optical flow."""
-    data: Any = cfg.data  # of videos
-    image_tmpl = FLOW_NAMES if flow else data.image_tmpl
+    image_tmpl = FLOW_NAMES
+    if isinstance(cfg.data, VideoData) and not flow:  # `copy_lists` refuses a network of images
+        image_tmpl = cfg.data.image_tmpl
     if not image_tmpl.endswith(SUFFIXES):
         raise ValueError(f"data.image_tmpl: {image_tmpl} must end in {', '.join(SUFFIXES)}")
     work = partial(
