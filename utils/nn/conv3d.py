@@ -21,6 +21,12 @@ from mindspore.common.initializer import Normal, Zero, initializer
 from utils.nn import kernels
 
 
+def merge_rows(x: Tensor) -> Tensor:
+    """(N, C, T, H, W) to (N, C, T*H, W)."""
+    n, c, t, h, w = x.shape
+    return ops.reshape(x, (n, c, t * h, w))
+
+
 class ClipConv(nn.Cell):
     """A convolution of clips by an operator of the device, with a weight of PyTorch's shape.
 
@@ -60,15 +66,15 @@ class PointwiseConv3d(ClipConv):
         weight = ops.cast(self.weight, x.dtype)
         if self.takes_clips:
             return self.conv(x, weight)
-        conv = self.strided
+        kernel = ops.reshape(weight, weight.shape[:4])
+        t = x.shape[2]
         # A stride over merged rows would not start at each first row. With a dynamic batch,
         # MindSpore knows no size when it compiles, and the graph gets a branch: only if it has a
         # stride.
         if self.stride > 1 and x.shape[3] % self.stride:
-            x = x[:, :, :, :: self.stride, :: self.stride]
-            conv = self.conv
-        n, c, t, h, w = x.shape
-        x = conv(ops.reshape(x, (n, c, t * h, w)), ops.reshape(weight, weight.shape[:4]))
+            x = self.conv(merge_rows(x[:, :, :, :: self.stride, :: self.stride]), kernel)
+        else:
+            x = self.strided(merge_rows(x), kernel)
         if self.bias is not None:
             x = self.add(x, ops.cast(self.bias, x.dtype))
         n, c, th, w = x.shape
