@@ -33,7 +33,6 @@ from utils.video.reader import (
     Segment,
     SegmentReader,
     VideoError,
-    WrongContentError,
     load_library,
     plain_path,
     reading,
@@ -46,9 +45,6 @@ PARENTS = {"moov", "trak", "edts", "mdia", "minf", "stbl", "moof", "traf"}
 COUNT_OFFSETS = {"stsz": 8, "stz2": 8, "elst": 4, "trun": 4}  # of the number of entries in a box
 ENTRIES_PER_BYTE = 2  # a sample has at least a byte of data; edits may repeat some samples
 MIN_LIMIT = 2**16  # entries that any file may declare
-# The first bytes of playlists; ID3 is a tag that may precede one. decord would open the
-# files that a playlist names, and wait for the files of a live one.
-PLAYLISTS = (b"#EXTM3U", b"ffconcat", b"ID3")
 CHARACTERS = set(string.ascii_letters + string.digits + " ")
 
 
@@ -168,7 +164,7 @@ class Mp4Box(NamedTuple):
 
 
 def check_header(path: Union[str, Path], reader: str) -> None:
-    """Raises WrongContentError for a playlist, VideoError for an MP4 too small for its index.
+    """Raises VideoError for an MP4 that is too small for its index.
 
     FFmpeg makes an index of all samples when it opens a file. An MP4 of a few hundred bytes may
     declare 2**31 samples, by a number alone or by edits that repeat the same samples. FFmpeg would
@@ -178,8 +174,6 @@ def check_header(path: Union[str, Path], reader: str) -> None:
     samples = 0  # of the present track
     edits = 1
     with reading(path, reader), open(path, "rb") as file:
-        if file.read(max(map(len, PLAYLISTS))).startswith(PLAYLISTS):
-            raise WrongContentError(path, reader, "its content is a playlist or a song")
         size = os.fstat(file.fileno()).st_size
         for box in read_boxes(file, 0, size, PARENTS):
             if box.kind == "trak":

@@ -46,6 +46,7 @@ SEQUENCE = 7  # H.264: NAL type of a sequence parameter set
 # Profiles whose parameter sets state the format of colours and scaling matrices.
 HIGH_PROFILES = {44, 83, 86, 100, 110, 118, 122, 128, 134, 135, 138, 139, 244}
 YUV_444 = 3
+UNKNOWN = 0
 MAX_HEADER = 64  # bytes of a slice that hold the part of its header that is read
 
 
@@ -92,7 +93,8 @@ class BitReader:
 def find_field_bit(header: bytes) -> Optional[int]:
     """How many bits after the third number of an H.264 slice say that it is of one field.
 
-    None if no slice is, by the first sequence parameter set in the header of the stream.
+    None if no slice is, by the first sequence parameter set in the header of the stream; UNKNOWN if
+    this has scaling matrices, or counts the order of frames in cycles. Such files are rare.
     """
     unit = header[8 : 8 + int.from_bytes(header[6:8], "big")]
     if header[:1] != b"\1" or not unit or unit[0] & 31 != SEQUENCE:
@@ -103,28 +105,17 @@ def find_field_bit(header: bytes) -> Optional[int]:
     bits.read_golomb()  # its number
     has_planes = False  # each colour is coded as a picture of its own
     if profile in HIGH_PROFILES:
-        colours = bits.read_golomb()
-        has_planes = colours == YUV_444 and bool(bits.read())
+        has_planes = bits.read_golomb() == YUV_444 and bool(bits.read())
         bits.read_golomb(2)  # depths of brightness and colours
         bits.read()  # lossless
-        matrices = 0  # for scaling: six of 4 x 4 and then those of 8 x 8
-        if bits.read():
-            matrices = 12 if colours == YUV_444 else 8
-        for index in range(matrices):
-            scale = following = 8
-            for _ in range(16 if index < 6 else 64) if bits.read() else ():
-                if following:
-                    code = bits.read_golomb()
-                    following = (scale + ((code + 1) // 2 if code % 2 else -(code // 2))) % 256
-                scale = following or scale
+        if bits.read():  # scaling matrices
+            return UNKNOWN
     number_bits = 4 + bits.read_golomb()  # of a frame's number
     order = bits.read_golomb()
+    if order == 1:
+        return UNKNOWN
     if order == 0:
         bits.read_golomb()
-    elif order == 1:
-        bits.read()
-        bits.read_golomb(2)
-        bits.read_golomb(min(bits.read_golomb(), 255))
     bits.read_golomb()  # reference frames
     bits.read()  # gaps in the numbers
     bits.read_golomb(2)  # width, height
@@ -192,12 +183,12 @@ class PacketTable:
         self.shown: list[int] = []
         self.starts: list[int] = []  # the packets from which decoding can start, as in `inspect`
         self.is_packed = False
-        self.has_fields = False  # two packets may be one frame
         self.has_discarded = False
-        self.is_constant = True  # no key frame brings other parameter sets than the header has
         self.last_stamp = -math.inf
         self.last_duration = 0  # of the packet with the last time stamp
-        self.is_sound = True  # no packet is damaged
+        # No packet is damaged, or one field, the half of a frame, and no key frame brings other
+        # parameter sets than the header has.
+        self.is_regular = self._field_bit != UNKNOWN
         self.starts_clean = False  # with a picture after which none refers to an earlier one
 
     def add(self, packet: av.Packet) -> None:
@@ -218,16 +209,15 @@ class PacketTable:
         self.shown.append(0 if packet.is_discard else count)
         self.starts += [number] if is_start else []
         self.has_discarded |= packet.is_discard
-        self.is_sound &= not packet.is_corrupt
-        if packet.is_keyframe:
-            self.is_constant &= not self.changes_parameters(packet)
-        if self._field_bit is not None and not self.has_fields:
+        is_changed = packet.is_keyframe and self.changes_parameters(packet)
+        self.is_regular &= not (packet.is_corrupt or is_changed)
+        if self._field_bit is not None and self.is_regular:
             for kind, unit in read_units(packet, self.codec, self._header):
                 if kind in SLICES:
                     bits = BitReader(bytes(unit[:MAX_HEADER]))
                     bits.read_golomb(3)  # the first macroblock, type, picture parameter set
                     bits.read(self._field_bit)
-                    self.has_fields = bool(bits.read())  # it is one field, the half of a frame
+                    self.is_regular = not bits.read()
                     break
 
     def inspect(self, packet: av.Packet) -> tuple[int, bool]:
@@ -282,9 +272,7 @@ class PacketTable:
         return (
             bool(self.formats & TIMED_FORMATS)
             and self.codec in TIMED_CODECS
-            and self.is_sound
-            and self.is_constant
-            and not self.has_fields
+            and self.is_regular
             and None not in stamps
             and len(set(stamps)) == len(stamps)
             and max(self.shown, default=0) <= 1
@@ -303,11 +291,10 @@ class PacketTable:
         Other files start inside a group of pictures, or change their parameter sets, or packets may
         be parts of pictures.
         """
-        if not (self.starts_clean and self.is_sound and self.is_constant):
+        if not (self.starts_clean and self.is_regular):
             return False
         if "avi" in self.formats:
-            is_single = self.is_packed or max(self.shown) <= 1
-            return is_single and self.codec in AVI_CODECS
+            return self.codec in AVI_CODECS and (self.is_packed or max(self.shown) <= 1)
         return self.has_stamps and self.pts[0] == min(pts for pts in self.pts if pts is not None)
 
 

@@ -44,7 +44,6 @@ from utils.video.reader import (
     HALF_MILLISECOND,
     MAX_FILE_BYTES,
     MAX_PIXELS,
-    NO_VIDEO,
     UPRIGHT,
     EmptySegmentError,
     FrameReader,
@@ -73,7 +72,7 @@ METADATA: dict[str, Any] = {"metadata_errors": "replace"} if PYAV < 19 else {}
 # The usual conversion to RGB has code of its own for each kind of processor. This one has not:
 # SWS_BILINEAR and SWS_ACCURATE_RND of FFmpeg, for which PyAV 17 has no names.
 BILINEAR = 0x2
-PORTABLE = BILINEAR | 0x40000
+PORTABLE = 0x40000
 BICUBIC = 0x4  # SWS_BICUBIC, with which FFmpeg changes sizes
 MAX_KEPT_PACKETS = 2**19  # packets of a file kept in memory: half a kB each beside their bytes
 UNRELIABLE = "its time stamps are not reliable"
@@ -93,11 +92,7 @@ class ExactVideo(FrameReader):
     """
 
     def __init__(
-        self,
-        path: Path,
-        max_pixels: int = MAX_PIXELS,
-        portable: bool = False,
-        segment: Optional[Segment] = None,
+        self, path: Path, max_pixels: int, portable: bool, segment: Optional[Segment] = None
     ):
         super().__init__(path, "pyav")
         self._max_pixels = max_pixels
@@ -113,7 +108,7 @@ class ExactVideo(FrameReader):
                 self.fps = float(self._stream.average_rate or 0)
                 self._length = self._read_segment(segment) if segment else self._read_index()
             except av.error.FFmpegError:
-                raise self._error(NO_VIDEO) from None
+                raise self._error("it does not open: cut short, or not a video") from None
         self._next = self._length  # reading in order opens the file again
 
     def _open(self) -> None:
@@ -126,14 +121,14 @@ class ExactVideo(FrameReader):
 
     def _read_index(self) -> int:
         """Reads all packets; returns the number of frames. Keeps the packets if it can use them."""
-        keep = self.path.stat().st_size <= MAX_FILE_BYTES
+        most = MAX_KEPT_PACKETS if self.path.stat().st_size <= MAX_FILE_BYTES else 0
         self._table = table = PacketTable(self._handle, self._stream)
         packets = []
         for packet in self._handle.demux(self._stream):
             if packet.size:
                 table.add(packet)
-                packets += [packet] if keep else []
-                keep = keep and len(packets) < MAX_KEPT_PACKETS
+                if len(packets) < most:
+                    packets.append(packet)
         if not table.shown:
             raise self._error("it has no video frames")
         self._counts_packets = table.counts_frames
@@ -146,7 +141,7 @@ class ExactVideo(FrameReader):
             unit = float(self._stream.time_base)
             self._measure_times(list_frame_stamps(decoded, table.formats, unit))
             return len(decoded)
-        if keep and table.is_index:
+        if len(packets) == len(table.shown) and table.is_index:
             self._keep_packets(packets)
         # The decoder gives a frame a packet. It keeps a second picture for the next packet, and the
         # one that it keeps at the end never comes.
@@ -184,17 +179,14 @@ class ExactVideo(FrameReader):
         stamps = self._keep_packets(packets)
         first, last = np.searchsorted(stamps, (max(start, origin), end))
         self._packet_of_frame = self._packet_of_frame[first:last]
-        length = 1 / self.fps if self.fps else 0.0  # of a frame, in seconds
-        if is_last:
-            self.shortened = segment.end > float((stamps[-1] - origin) / second) + length + length
+        tolerance = 2 / self.fps if self.fps else 0.0  # two frames, in seconds
+        end_time = float((stamps[-1] - origin) / second)
+        self.shortened = is_last and segment.end > end_time + tolerance
         if first == last:
-            raise EmptySegmentError(
-                self.path,
-                self.reader,
-                f"no frame from {segment.start:.9g} to {segment.end:.9g} seconds",
-            )
-        following = stamps[last : last + 1].tolist() or [0]
-        self._measure_times(stamps[first:last], max(following[0] - int(stamps[last - 1]), 0))
+            reason = f"no frame from {segment.start:.9g} to {segment.end:.9g} seconds"
+            raise EmptySegmentError(self.path, self.reader, reason)
+        following = stamps[last] - stamps[last - 1] if last < len(stamps) else 0
+        self._measure_times(stamps[first:last], int(following))
         return len(self._packet_of_frame)
 
     def _read_part(self, start: int, end: int) -> tuple[list, bool]:
@@ -244,9 +236,8 @@ class ExactVideo(FrameReader):
 
     def is_ordinary(self) -> bool:
         """Whether a decoder that counts packets, and knows no matrix and one stream, is right."""
-        if not self._counts_packets or set(self._table.shown) != {1}:
-            return False
-        if len(self._handle.streams.video) > 1 or self._table.codec == "hevc":
+        is_counted = self._counts_packets and set(self._table.shown) == {1}
+        if not is_counted or len(self._handle.streams.video) > 1 or self._table.codec == "hevc":
             return False
         next(self._decode([0]))
         return not self._converter.has_matrix
@@ -303,11 +294,8 @@ class ExactVideo(FrameReader):
                 while pixels is None:
                     try:
                         frame = next(self._frames)
-                    except av.error.FFmpegError as error:
-                        reason = f"frame {self._next}: {error.strerror or error}"
-                        raise self._error(reason) from None
-                    except StopIteration:
-                        reason = f"frame {self._next} of {len(self)} cannot be decoded"
+                    except (av.error.FFmpegError, StopIteration) as error:
+                        reason = f"frame {self._next} of {len(self)} cannot be decoded {error}"
                         raise self._error(reason) from None
                     self._converter.follow(frame)
                     self.damaged += frame.is_corrupt
@@ -456,14 +444,11 @@ class FrameConverter:
             self._orientation = UPRIGHT
 
     def to_pixels(self, frame: av.VideoFrame) -> np.ndarray:
-        flags = PORTABLE if self.portable else None
         width, height = self.size or (frame.width, frame.height)
-        if (frame.width, frame.height) != (width, height):
-            flags = BICUBIC | (flags or 0) & ~BILINEAR
+        is_same = (frame.width, frame.height) == (width, height)
+        flags = (BILINEAR if is_same else BICUBIC) | (PORTABLE if self.portable else 0)
         # A converter starts one thread per core by default. The shorthands of PyAV
         # (`frame.reformat`, `to_ndarray(format)`) keep these threads in a converter of the frame,
         # and a process that is forked later waits for them for ever.
-        rgb = self._to_rgb.reformat(
-            frame, width, height, format="rgb24", interpolation=flags, threads=1
-        )
+        rgb = self._to_rgb.reformat(frame, width, height, "rgb24", interpolation=flags, threads=1)
         return self._orientation.apply(rgb.to_ndarray())

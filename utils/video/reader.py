@@ -25,7 +25,6 @@ MAX_PIXELS = 4096 * 4096  # of a frame, unless data.max_pixels is set
 PART_BYTES = 2**26  # of frames that are in memory at full size
 SHORT_SIDE = 256  # pixels
 DEFAULT_FPS = 30.0  # of a video without a frame rate
-NO_VIDEO = "it does not open: cut short, or not a video"
 HALF_MILLISECOND = 0.0005  # Matroska rounds time stamps to milliseconds
 
 
