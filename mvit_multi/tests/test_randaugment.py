@@ -173,10 +173,3 @@ def test_random_operators_of_a_seed_do_not_change():
     factors = [values[0] for _, values in operations]
     assert factors == pytest.approx([1.6741249241630898, 0.36878414311924645, 0.3907018954298207])
     assert rng.uniform() == pytest.approx(0.2784872826479753)
-    rng = np.random.RandomState(7)
-    operations = ra.draw_operations(POLICY, rng)
-    assert operations == [
-        ("BrightnessIncreasing", (pytest.approx(0.4192048781160328),)),
-        ("SolarizeAdd", (72,)),
-    ]
-    assert rng.uniform() == pytest.approx(0.8688014582078086)

@@ -23,7 +23,7 @@ import string
 import struct
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Optional, Union
+from typing import TYPE_CHECKING, Any, BinaryIO, Optional, Union
 
 import numpy as np
 
@@ -141,26 +141,14 @@ def open_path(
     if os.path.isdir(path) if is_folder is None else is_folder:
         from utils.video.images import FrameFolder  # here: most trainings read videos
 
+        count = 0 if segment else num_frames
         folder = FrameFolder(
-            path,
-            num_frames=0 if segment else num_frames,
-            image_tmpl=data.image_tmpl,
-            flow=data.is_flow,
-            max_pixels=data.max_pixels,
-            fps=data.folder_fps,
+            path, count, data.image_tmpl, data.is_flow, data.max_pixels, data.folder_fps
         )
         return folder if segment is None else folder.cut(segment)
     if data.is_flow:
         raise ValueError(f"{path}: data.modality flow looks at folders of flow images")
     return open_video(path, data.reader, data.max_pixels, segment)
-
-
-class Mp4Box(NamedTuple):
-    """A box with its content in the bytes [start, end) of the file, which may be shorter."""
-
-    kind: str
-    start: int
-    end: int
 
 
 def check_header(path: Union[str, Path], reader: str) -> None:
@@ -175,17 +163,17 @@ def check_header(path: Union[str, Path], reader: str) -> None:
     edits = 1
     with reading(path, reader), open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
-        for box in read_boxes(file, 0, size, PARENTS):
-            if box.kind == "trak":
+        for kind, start, _ in read_boxes(file, 0, size, PARENTS):
+            if kind == "trak":
                 entries += samples * edits
                 samples = 0
                 edits = 1
-            elif box.kind in COUNT_OFFSETS:
-                file.seek(box.start + COUNT_OFFSETS[box.kind])
+            elif kind in COUNT_OFFSETS:
+                file.seek(start + COUNT_OFFSETS[kind])
                 count = int.from_bytes(file.read(4), "big")
-                if box.kind == "trun":
+                if kind == "trun":
                     entries += count
-                elif box.kind == "elst":
+                elif kind == "elst":
                     edits = max(edits, count)
                 else:
                     samples = max(samples, count)
@@ -196,10 +184,11 @@ def check_header(path: Union[str, Path], reader: str) -> None:
 
 def read_boxes(
     file: BinaryIO, start: int, end: int, parents: Collection[str] = ()
-) -> Iterator[Mp4Box]:
-    """The boxes of the bytes [start, end), up to the first bytes that are not a box.
+) -> Iterator[tuple[str, int, int]]:
+    """The boxes of the bytes [start, end) of an MP4, up to the first bytes that are not a box.
 
-    After a box of the kinds `parents` come those inside it.
+    Each is its kind, and where its content starts and ends; the file may be shorter. After a box of
+    the kinds `parents` come those inside it.
     """
     while start < end:
         file.seek(start)
@@ -216,7 +205,7 @@ def read_boxes(
             size = end - start
         if not set(name) <= CHARACTERS or size < length:
             return
-        yield Mp4Box(name, start + length, start + size)
+        yield name, start + length, start + size
         if name in parents:
             yield from read_boxes(file, start + length, min(start + size, end), parents)
         start += size

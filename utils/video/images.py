@@ -99,9 +99,8 @@ def read_jpeg_head(data: bytes) -> Optional[tuple[int, int, int, bool]]:
             return width, height, data[position + 9], has_metadata
         if marker in MARKERS_WITHOUT_LENGTH:
             return None
-        length = max(int.from_bytes(data[position + 2 : position + 4], "big"), 2)
         has_metadata = has_metadata or marker == APP1
-        position += 2 + length
+        position += 2 + max(int.from_bytes(data[position + 2 : position + 4], "big"), 2)
     return None
 
 
@@ -233,11 +232,8 @@ class ArrayFrames(FrameReader):
         expected = f"uint8 ({'' if is_image else 'T, '}H, W, {channels}), channels last"
         shape = frames.shape
         is_good = frames.dtype == np.uint8 and frames.size and frames.ndim in (3, 4)
-        if (
-            not is_good
-            or shape[-1] != channels
-            or is_image != (frames.ndim == 3 or len(frames) == 1)
-        ):
+        is_single = frames.ndim == 3 or shape[:1] == (1,)
+        if not is_good or shape[-1] != channels or is_image != is_single:
             kind = "one image" if is_image else "a video"
             raise ValueError(f"the network takes {kind} {expected}, not {frames.dtype} {shape}")
         self.fps = float(fps)

@@ -103,9 +103,7 @@ def compute_boxes(operations: list[Operation], box: Box, width: int, height: int
         if name in FRAME_LUTS:
             box = 0, 0, width, height
         elif name == "SharpnessIncreasing":
-            box = clip_to_frame(
-                x - 1, top=y - 1, right=x + w + 1, bottom=y + h + 1, width=width, height=height
-            )
+            box = clip_to_frame(x - 1, y - 1, x + w + 1, y + h + 1, width, height)
         elif name in WARP_MATRICES:
             matrix = WARP_MATRICES[name](width, height, *values)
             box = warp.compute_source_box(matrix, box=box, width=width, height=height)

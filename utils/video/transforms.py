@@ -41,9 +41,7 @@ def cut_clips(
     """Boxes of all frames resized to (width, height): each uint8 (C, n, h, w), contiguous."""
     count, *_, channels = frames.shape
     clips = [np.empty((channels, count, h, w), np.uint8) for _, _, w, h in boxes]
-    cut_boxes(
-        frames, size=size, boxes=boxes, targets=[c.swapaxes(0, 1) for c in clips], mirrored=mirrored
-    )
+    cut_boxes(frames, size, boxes, [clip.swapaxes(0, 1) for clip in clips], mirrored)
     return clips
 
 

@@ -239,9 +239,10 @@ def find_truncation(path: Path) -> str:
         if head[4:8] not in (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip"):
             return ""
         boxes = list(read_boxes(file, 0, size))
-    if boxes and boxes[-1].end > size:
-        return f"{size} of at least {boxes[-1].end} bytes are there"
-    has_index = {box.kind for box in boxes} & {"moov", "moof"}
+    _, _, end = boxes[-1] if boxes else ("", 0, 0)
+    if end > size:
+        return f"{size} of at least {end} bytes are there"
+    has_index = {kind for kind, *_ in boxes} & {"moov", "moof"}
     return "" if has_index else f"it ends after {size} bytes, before its index"
 
 
