@@ -84,7 +84,9 @@ def test_safetensors_have_the_weights_and_the_description(described, run_here, t
 def test_safetensors_keep_the_padding_of_their_network(tmp_path):
     cfg = load_smoke_config("tsm", "model.first_width=8", "model.padding=same")
     net = TSM.build_model(**cfg.model_arguments())
-    export_weights(net, tmp_path / "a.safetensors", describe("tsm", cfg))
+    weights = checkpoint.weights_of(net)
+    texts = checkpoint.list_texts(weights, describe("tsm", cfg))
+    export_weights(net, tmp_path / "a.safetensors", texts)
     source = read_source(tmp_path / "a.safetensors")
     assert source.padding == "same"
-    assert source.arrays.keys() == checkpoint.weights_of(net).keys()
+    assert source.arrays.keys() == weights.keys()

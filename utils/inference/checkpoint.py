@@ -50,12 +50,11 @@ def load_for_inference(
     file: CheckpointFile,
     level: str,
     rewrite: Optional[Callable[["nn.Cell"], None]] = None,
-    dtype: str = "float16",
     new_head: bool = False,
+    dtype: str = "float16",
 ) -> "nn.Cell":
     """The network with the weights of a file, as `prepare_for_inference` makes it."""
-    net = load_network(network, cfg, file, new_head)
-    return prepare_for_inference(net, level, rewrite, dtype)
+    return prepare_for_inference(load_network(network, cfg, file, new_head), level, rewrite, dtype)
 
 
 def prepare_for_inference(

@@ -7,22 +7,12 @@ Or only its weights, as safetensors. Every file has the description of its netwo
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import (
-    TYPE_CHECKING,
-    Annotated,
-    Any,
-    Callable,
-    Literal,
-    NamedTuple,
-    NoReturn,
-    Optional,
-    Union,
-)
+from typing import Annotated, Any, Literal, NamedTuple, NoReturn, Optional
 
 import mindspore as ms
 import numpy as np
@@ -35,21 +25,13 @@ from utils.files import check_target, make_drafts, report_write_errors, set_defa
 from utils.inference import mindir, onnx_graph
 from utils.inference.checkpoint import load_for_inference, load_network
 from utils.inference.engines import ENGINES, choose_engine, list_engines, run_in_process
+from utils.networks import Network
 from utils.nn.conv3d import Conv3d, DepthwiseConv3d, FrameConv, PointwiseConv3d
 from utils.nn.fuse_conv_bn import replace_cell
 from utils.settings import NetworkConfig
 from utils.weights.checkpoint import list_texts, weights_of
 from utils.weights.checkpoint_file import DESCRIPTION, read_checkpoint
-from utils.weights.description import (
-    Description,
-    append_checksum,
-    describe,
-    drop_folders,
-    read_description,
-)
-
-if TYPE_CHECKING:
-    from utils.networks import Network
+from utils.weights.description import append_checksum, describe, drop_folders, read_description
 
 # As a fraction of the spread of the scores. A float16 has eleven bits; a rounding errs by up to
 # 5e-4 of the number, and the roundings of fifty layers in a row add up to a few times that.
@@ -139,7 +121,7 @@ def check_options(
     return ExportOptions(format, target, batch, input, precision, engine, outputs, online)
 
 
-def run_export(network: "Network", usage: str) -> NoReturn:
+def run_export(network: Network, usage: str) -> NoReturn:
     """Exports a checkpoint as the command line says, and exits; `usage` is the script's docstring.
 
     The options are those of `check_options`.
@@ -154,11 +136,7 @@ def run_export(network: "Network", usage: str) -> NoReturn:
 
 
 def export_network(
-    network: "Network",
-    cfg: NetworkConfig,
-    checkpoint_path: str,
-    options: dict[str, Any],
-    overwrite: bool = False,
+    network: Network, cfg: NetworkConfig, checkpoint_path: str, options: dict, overwrite: bool
 ) -> None:
     """Exports a checkpoint and prints the result; `options` are those of `check_options`."""
     rt = runtime.start(cfg.run)
@@ -179,7 +157,8 @@ def export_network(
     description = describe(network.name, exported_cfg, classes=classes, **kept)
     description = replace(description, settings=drop_folders(description.settings))
     if checked.kind == "safetensors":
-        result = export_weights(load_network(network, cfg, file), checked.target, description)
+        net = load_network(network, cfg, file)
+        result = export_weights(net, checked.target, list_texts(weights_of(net), description))
     else:
         load = partial(load_for_inference, network, cfg, file)
         spec = network.describe_export(cfg, checked.online)
@@ -188,19 +167,17 @@ def export_network(
     log.print_result(result, rt)
 
 
-def export_weights(net: nn.Cell, target: Path, description: Description) -> dict[str, Any]:
+def export_weights(net: nn.Cell, target: Path, texts: dict[str, str]) -> dict[str, Any]:
     """Writes the weights as safetensors; returns the values of stdout's last line.
 
-    The names are those of a checkpoint, and so are the texts in the metadata.
+    The names are those of a checkpoint, and so are the `texts` for the metadata.
     """
     from safetensors.numpy import save_file
 
-    weights = weights_of(net)
-    arrays = {name: weight.asnumpy() for name, weight in weights.items()}
-    texts = {"format": "ms", **list_texts(weights, description)}
+    arrays = {name: weight.asnumpy() for name, weight in weights_of(net).items()}
     with report_write_errors(target, "--target"), make_drafts(target.parent) as folder:
         file = folder / target.name
-        save_file(arrays, str(file), metadata=texts)
+        save_file(arrays, str(file), metadata={"format": "ms", **texts})
         set_default_mode(file)
         os.replace(file, target)
     size = target.stat().st_size
@@ -247,12 +224,12 @@ def export(
         file = folder / target.name
         buffers = [f"buffer_{k}" for k in range(len(steps.buffers))]
         names = [spec.output, *outputs.split(",")[1:], *(f"new_{name}" for name in buffers)]
-        info = {"network": network, **spec.info, "classes": str(expected[0].shape[-1])}
+        info = {"network": network, **spec.info}
         if kind == "mindir":
             free = Tensor(shape=[batch or None, *spec.clip], dtype=getattr(ms, dtype))
             save_mindir(net, free, *spec.list_buffers(net), file=file, info=info)
         else:
-            write_onnx(net, spec, options, [INPUT, *buffers], names, info, file)
+            write_onnx(net, spec, options, file, [INPUT, *buffers], names, info)
         append_checksum(file)
         set_default_mode(file)
         # What the file computes
@@ -260,7 +237,17 @@ def export(
             results = run_in_process(engine, file, batches, steps.buffers)
         else:
             results = run_mindir(file, batches, steps.buffers)
-        absolute, relative = compare_outputs(names, expected, results, options)
+        absolute = relative = 0.0  # the largest differences
+        for name, values, result in zip(names, expected, results):
+            assert (result.shape, result.dtype) == (values.shape, values.dtype)
+            difference = float(np.abs(result - values).max())
+            fraction = difference / max(np.ptp(values), float(np.finfo(np.float32).tiny))
+            if not fraction <= TOLERANCE[precision]:
+                raise RuntimeError(
+                    f"{target} is not written: it would differ from the network by {fraction:.1e} "
+                    f"of the spread of its {name}"
+                )
+            absolute, relative = max(absolute, difference), max(relative, fraction)
         os.replace(file, target)
     arrays = zip([*names, *buffers], [*expected, *steps.buffers])
     entries = [
@@ -310,15 +297,12 @@ def save_mindir(net: nn.Cell, *inputs: Tensor, file: Path, info: dict[str, str])
 
 
 def write_onnx(
-    net: nn.Cell,
-    spec: ExportSpec,
-    options: ExportOptions,
-    inputs: Sequence[str],
-    outputs: Sequence[str],
-    info: dict[str, str],
-    file: Path,
+    net: nn.Cell, spec: ExportSpec, options: ExportOptions, file: Path, *texts: Any
 ) -> None:
-    """Translates MINDIRs of the network, which are written beside `file`."""
+    """Translates MINDIRs of the network, which are written beside `file`.
+
+    `texts` are the names of the inputs and the outputs, and the metadata.
+    """
     import onnx
 
     graphs = []
@@ -328,36 +312,12 @@ def write_onnx(
         save_mindir(net, clips, *spec.list_buffers(net), file=path, info={})
         graphs.append(mindir.read_graph(path))
     graph = graphs[0] if options.batch else onnx_graph.with_dynamic_batch(*graphs)
-    model = onnx_graph.translate(graph, inputs, outputs, info)
+    model = onnx_graph.translate(graph, *texts)
     onnx.checker.check_model(model, full_check=True)
     onnx.save(model, str(file))
 
 
-def compare_outputs(
-    names: Sequence[str],
-    expected: Sequence[np.ndarray],
-    results: Sequence[np.ndarray],
-    options: ExportOptions,
-) -> tuple[float, float]:
-    """The largest difference, and as a fraction of the spread. Raises RuntimeError above limits."""
-    differences = []
-    relatives = []
-    for name, values, result in zip(names, expected, results):
-        assert (result.shape, result.dtype) == (values.shape, values.dtype)
-        differences.append(float(np.abs(result - values).max()))
-        spread = max(np.ptp(values), float(np.finfo(np.float32).tiny))
-        relatives.append(differences[-1] / spread)
-        if not relatives[-1] <= TOLERANCE[options.precision]:
-            raise RuntimeError(
-                f"{options.target} is not written: it would differ from the network by "
-                f"{relatives[-1]:.1e} of the spread of its {name}"
-            )
-    return max(differences), max(relatives)
-
-
-def run_mindir(
-    file: Path, batches: Iterable[np.ndarray], buffers: Sequence[np.ndarray]
-) -> list[np.ndarray]:
+def run_mindir(file: Path, batches: Iterable, buffers: Sequence) -> list[np.ndarray]:
     """As `run_in_process`."""
     net = nn.GraphCell(ms.load(str(file)))
     return Steps(partial(mindir.run_graph, net), buffers).run_all(batches)
@@ -389,7 +349,7 @@ def group_depthwise(cell: DepthwiseConv3d) -> nn.Cell:
     return grouped
 
 
-def convolve_clip(cell: Union[FrameConv, PointwiseConv3d]) -> nn.Cell:
+def convolve_clip(cell: FrameConv | PointwiseConv3d) -> nn.Cell:
     """A 3-D convolution of the clip instead of a 2-D one of its frames, or of merged axes.
 
     The translation to ONNX makes one of a pointwise convolution without a stride.

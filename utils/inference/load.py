@@ -57,17 +57,12 @@ def open_scorer(
     has_classifier = any(re.search(network.classifier, name) for name in file.arrays)
     scorer: Scorer
     if engine != "mindspore":
-        scorer = CachedScorer(network, cfg, file, engine, new_head=not has_classifier, start=start)
+        scorer = CachedScorer(network, cfg, file, engine, not has_classifier, start)
     else:
-        if cfg.run.mode == "eager":
-            log.info("run.mode eager: MindSpore computes the network, operator by operator")
-        elif cfg.run.engine == "auto" and cfg.run.device == "CPU":
-            log.info("run.engine auto: MindSpore computes the network; openvino is not installed")
+        log.info("MindSpore computes the network")
         start()
         level, dtype = cfg.run.amp_level, cfg.run.amp_dtype
-        net = load_for_inference(
-            network, cfg, file, level, dtype=dtype, new_head=not has_classifier
-        )
+        net = load_for_inference(network, cfg, file, level, None, not has_classifier, dtype)
         scorer = CellScorer(net, str(file.path))
     scorer.has_classifier = has_classifier
     return scorer
@@ -86,8 +81,7 @@ def open_exported(
     if cfg.run.mode == "eager":
         raise ValueError(f"run.mode eager computes a checkpoint, not {path}")
     if is_onnx and engine == "mindspore":
-        remedy = f"--run.device=CPU --run.engine=auto, and pip install {next(iter(ENGINES))}"
-        raise ValueError(f"{path}: an ONNX file runs on a CPU by OpenVINO: set {remedy}")
+        raise ValueError(f"{path}: an ONNX file needs --run.device=CPU and openvino or onnxruntime")
     if not is_onnx and (cfg.run.engine in ENGINES or cfg.run.engine_precision != "f32"):
         raise ValueError(f"run.engine: {engine} cannot run {path}; export it to ONNX")
     if path.is_file() and not check_checksum(path):
@@ -103,14 +97,13 @@ def open_exported(
         content = read_mindir(path)
         open_file, device = open_mindir(path)
         engine = "mindspore"
-    classes = int(np.sum(cfg.model_arguments()["num_classes"]))  # of all heads
+    classes = sum(cfg.class_counts)
     info = content.info
     if (owner := info.get("network") or network.name) != network.name:
         owner = escape_control(owner)[:80]
         raise ValueError(f"{path} holds a network of {owner}, not of {network.name}")
-    if (in_file := info.get("classes", str(content.classes))) != str(classes):
-        in_file = escape_control(in_file)[:20]
-        raise ValueError(f"{path} has {in_file} classes, and the config file has {classes}")
+    if content.classes != classes:
+        raise ValueError(f"{path} has {content.classes} classes, the config file has {classes}")
     settings = parse(info[DESCRIPTION], path).settings if DESCRIPTION in info else {}
     padding = settings.get("model", {}).get("padding")
     own_padding = to_dict(cfg)["model"].get("padding")
@@ -174,9 +167,7 @@ class CachedScorer(Scorer):
         file = self.file if self.file.arrays else read_checkpoint(self.file.path)
         if file.digest != self.file.digest:
             raise ValueError(f"{self.name} has changed since it was read: begin again")
-        return load_for_inference(
-            self.network, self.cfg, file, level, rewrite, new_head=self.new_head
-        )
+        return load_for_inference(self.network, self.cfg, file, level, rewrite, self.new_head)
 
     def __call__(self, clips: np.ndarray) -> np.ndarray:
         return self.get_scorer(clips.shape)(clips)
@@ -202,7 +193,7 @@ class CachedScorer(Scorer):
                 self.export(file, clip, online)
             with contextlib.suppress(OSError):  # the cache may be read-only
                 os.utime(file)
-            classes = int(np.sum(self.cfg.model_arguments()["num_classes"]))
+            classes = sum(self.cfg.class_counts)
             open_file = functools.partial(OPEN[self.engine], file, precision)
             scorer = FileScorer(file, (0, *clip), classes, open_file, self.engine)
             if online:

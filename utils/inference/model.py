@@ -196,9 +196,6 @@ def list_overrides(settings: Settings, device: str = "") -> list[str]:
             f"{name}={value if isinstance(value, str) else json.dumps(value, default=str)}"
             for name, value in settings.items()
         ]
-    elif isinstance(settings, str):
-        value = format_value(settings)
-        raise ValueError(f"settings must be a list of texts or {{name: value}}, not {value}")
     return [*settings, *([f"run.device={device}"] if device else [])]
 
 
@@ -239,11 +236,6 @@ class Model(contextlib.AbstractContextManager["Model"]):
         self.scorer = scorer
         self.heads = heads
         choose_passes(heads, scorer.device)
-
-    def __repr__(self) -> str:
-        classes = " + ".join(str(head.classes) for head in self.heads)
-        state = f"{self.scorer.device}: {self.scorer.name}" if self.scorer else "closed"
-        return f"<Model {self.network.name}, {classes} classes, {state}>"
 
     def close(self, *_: object) -> None:
         """Gives the memory of the network back; then a prediction is a ValueError."""
@@ -429,11 +421,10 @@ class Model(contextlib.AbstractContextManager["Model"]):
         """
         from utils.inference.stream import open_stream  # here: it imports what draws captions
 
-        check_numbers(window=window, step=step, fps=fps, retry=retry)
-        check_numbers(top=top, threshold=threshold)
+        times = {"window": window, "step": step, "fps": fps}
+        check_numbers(**times, retry=retry, top=top, threshold=threshold)
         if save:
             check_target(Path(save), [str(source)], "save", overwrite)
-        times = {"window": window, "step": step, "fps": fps}
         return open_stream(self, str(source), retry, save, times, top=top, threshold=threshold)
 
     def open_steps(self, shape: tuple[int, ...]) -> Steps:
@@ -469,9 +460,6 @@ def run_many(
 ) -> Iterator[tuple[Source, Any]]:
     """Each source with `compute(read(source))` or its VideoError; threads read ahead."""
     check_numbers(workers=workers)
-    if isinstance(sources, (str, os.PathLike)) or not isinstance(sources, Iterable):
-        value = format_value(sources)
-        raise ValueError(f"several sources are needed, not {value}; predict and features take one")
     for source, parts in read_ahead(read, sources, workers):
         try:
             result = compute(parts)

@@ -71,10 +71,8 @@ class Builder:
         if isinstance(value, np.ndarray):
             return self.add_constant(value, value.dtype)
         part, axis = value
-        split: list[Union[int, DynamicDim]] = [*part.shape]
-        merged = list(part.shape)
-        split.insert(axis, DynamicDim(1))
-        merged[axis] = -1
+        split = (*part.shape[:axis], DynamicDim(1), *part.shape[axis:])
+        merged = (*part.shape[:axis], -1, *part.shape[axis + 1 :])
         part = self.add_constant(np.expand_dims(part, axis), part.dtype)
         expanded = self.add("Expand", part, self.add_shape(split))
         return self.add("Reshape", expanded, self.add_constant(merged))
@@ -136,17 +134,12 @@ def translate(
         if used & set(node.output):
             used.update(node.input)
             nodes.append(node)
-    ends = [
-        helper.make_tensor_value_info(
-            name, array.dtype, [size if size > 0 else "batch" for size in array.shape]
-        )
-        for name, array in zip([*inputs, *outputs], [*graph.inputs, *graph.outputs])
-    ]
-    stored = [
-        numpy_helper.from_array(np.ascontiguousarray(array), name)
-        for name, array in arrays.items()
-        if name in used
-    ]
+    ends = []
+    for name, array in zip([*inputs, *outputs], [*graph.inputs, *graph.outputs]):
+        sizes = [size if size > 0 else "batch" for size in array.shape]
+        ends.append(helper.make_tensor_value_info(name, array.dtype, sizes))
+    kept = {name: np.ascontiguousarray(arrays[name]) for name in arrays if name in used}
+    stored = [numpy_helper.from_array(array, name) for name, array in kept.items()]
     sources, results = ends[: len(inputs)], ends[len(inputs) :]
     onnx_graph = helper.make_graph(nodes[::-1], "network", sources, results, stored)
     opset = [helper.make_opsetid("", OPSET)]
@@ -235,10 +228,8 @@ def add_max_pool_3d(build, node, x):
     """
     settings = node.settings
     before = build.producers.get(x)
-    if settings["ksize"][0] != 1 or before.op_type != "Unsqueeze":
+    if before is None or before.op_type != "Unsqueeze":
         raise ValueError("--format onnx: a max pool over time")
-    if set(settings["dilation"]) != {1}:  # MindSpore Lite refuses the attribute, even of ones
-        raise ValueError("--format onnx: a max pool with dilations")
     pads = settings["pads"][1:]
     pooled = build.add(
         "MaxPool",
@@ -301,9 +292,7 @@ def add_batch_matmul(build, node, a, b, transpose_a, transpose_b):
 
 def add_strided_slice(build, node, x, begin, end, steps, from_start, to_end, *masks):
     """Bit i of a mask is for axis i; of the last three masks the networks use the third."""
-    ellipsis, new, shrink = masks
-    if ellipsis or new:
-        raise ValueError("--format onnx: a slice with an ellipsis or a new axis")
+    *_, shrink = masks
     axes = range(len(begin))
     starts = [0 if from_start >> axis & 1 else begin[axis] for axis in axes]
     ends = [SLICE_END if to_end >> axis & 1 else end[axis] for axis in axes]

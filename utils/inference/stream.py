@@ -20,10 +20,11 @@ import numpy as np
 
 from utils import runtime
 from utils.evaluate.label_space import LabelSpace
+from utils.evaluate.scorer import Scorer
 from utils.evaluate.windows import crop_for_heads, warn_of_short_window
 from utils.inference.prediction import Prediction, make_file_names
 from utils.log import log
-from utils.settings import VideoData
+from utils.settings import Run, VideoData
 from utils.video import live
 from utils.video.decoders import open_path, open_video
 from utils.video.live import Frame, LatestItems, StreamSource
@@ -32,9 +33,7 @@ from utils.video.windows import WINDOW, Window, split_into_windows
 from utils.video.writer import CaptionedVideo
 
 if TYPE_CHECKING:
-    from utils.evaluate.scorer import Scorer
     from utils.inference.model import Model
-    from utils.settings import Run
 
 WAITING_FRAMES = 8  # of a live source that is read frame by frame; older ones are dropped
 IMAGE_STEP = 1.0  # seconds between the frames that a network for images reads
@@ -128,7 +127,7 @@ class FramePredictor(StreamPredictor):
 class ImagePredictor(FramePredictor):
     """A network for images: each frame by itself, with the view of its evaluation."""
 
-    def __init__(self, scorer: "Scorer", head: LabelSpace, timing: Timing):
+    def __init__(self, scorer: Scorer, head: LabelSpace, timing: Timing):
         if timing.window is not None:
             raise ValueError("window: a network for images reads single frames; set step or fps")
         if timing.step is not None and timing.fps is not None:
@@ -154,7 +153,7 @@ class WindowPredictor(StreamPredictor):
     `split_into_windows`.
     """
 
-    def __init__(self, scorer: "Scorer", heads: Sequence[LabelSpace], timing: Timing):
+    def __init__(self, scorer: Scorer, heads: Sequence[LabelSpace], timing: Timing):
         if timing.fps is not None:
             raise ValueError("fps: this network reads windows; set step, or in tsm online=true")
         super().__init__(timing.source_fps)
@@ -198,10 +197,8 @@ class WindowPredictor(StreamPredictor):
         return [crops[0] for crops in crop_for_heads(pixels[None], self.heads)]
 
     def add(self, frame: PreparedFrame, is_behind: bool) -> Iterator[Scores]:
-        last_shapes = [array.shape for array in self.last_arrays]
-        is_other = last_shapes != [array.shape for array in frame.arrays]
         missing = frame.number - self.origin - self.next_number
-        if frame.restarts or is_other or missing > self.length:
+        if frame.restarts or missing > self.length:
             self.restart(frame.number)
         number = frame.number - self.origin
         for k in range(self.next_number, number + 1):
@@ -215,9 +212,8 @@ class WindowPredictor(StreamPredictor):
                 self.frames[k] = frame.arrays if k == number else self.last_arrays
         self.next_number = number + 1
         self.last_arrays = frame.arrays
-        complete = [
-            begun for begun in self.open if begun.window.start + begun.window.length <= number + 1
-        ]
+        ends = [begun.window.start + begun.window.length for begun in self.open]
+        complete = [begun for begun, end in zip(self.open, ends) if end <= number + 1]
         if not complete or is_behind:
             return
         if self.is_live:
@@ -266,7 +262,7 @@ class Stream(Iterator[StreamResult], AbstractContextManager["Stream"]):
     top: int = 5
     threshold: float = 0.0
     video: Optional[CaptionedVideo] = None
-    run: Optional["Run"] = None
+    run: Optional[Run] = None
 
     def __post_init__(self) -> None:
         self.frames = 0  # that the network has read
@@ -338,21 +334,14 @@ class Stream(Iterator[StreamResult], AbstractContextManager["Stream"]):
         for frame in self.source.frames():
             if self.scorer.chooses(frame, fps):
                 arrays = self.scorer.prepare(frame.pixels)
-                yield PreparedFrame(
-                    frame.number, seconds=frame.seconds, restarts=frame.restarts, arrays=arrays
-                )
+                yield PreparedFrame(frame.number, frame.seconds, frame.restarts, arrays)
             if self.video:
                 position = frame.number if frame.position is None else frame.position
                 self.video.write(position, frame.pixels, self.caption)
 
 
 def open_stream(
-    model: "Model",
-    source: str,
-    retry: float,
-    save: Union[Path, str],
-    times: Mapping[str, Optional[float]],
-    **shown: Any,
+    model: "Model", source: str, retry: float, save: Union[Path, str], times: Mapping, **shown: Any
 ) -> Stream:
     """The stream of a camera (a number), an address, a video file or a folder of frames.
 

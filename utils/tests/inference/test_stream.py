@@ -193,17 +193,6 @@ def test_windows_of_a_source_with_gaps(count, jumps, restarts, windows):
     assert [round(result.start * FPS) for result in results] == [window[0] for window in windows]
 
 
-def test_frames_of_another_size_begin_a_window():
-    source = ToySource(0)
-    head = ToyHead()
-    scorer = WindowPredictor(NoNetwork(), [head], Timing(source, 0.5))
-    for number in range(20):
-        side = 2 if number < 7 else 4
-        frame = np.full((side, side, 3), number, np.uint8)
-        list(scorer.add(PreparedFrame(number, number / FPS, number == 0, [frame]), False))
-    assert head.windows == [[7, 9, 11, 13, 15]]
-
-
 def test_images_are_read_at_step_or_fps():
     source = ToySource(60, live=False)
 
