@@ -23,15 +23,13 @@ from utils.inference.engines import ENGINES, OPEN, FileScorer, choose_engine, re
 from utils.load_config import to_dict
 from utils.log import log
 from utils.messages import escape_control
-from utils.networks import compute_key
+from utils.networks import Network, compute_key
 from utils.settings import NetworkConfig
 from utils.weights.checkpoint_file import DESCRIPTION, CheckpointFile, read_checkpoint
 from utils.weights.description import check_checksum, parse
 
 if TYPE_CHECKING:
     from mindspore import nn
-
-    from utils.networks import Network
 
 PRECISIONS = {"f32": "float32", "bf16": "bfloat16"}
 OWN_NAME = re.compile(r"[0-9a-f]{32}-.+\.onnx")  # of a file in the cache
@@ -40,7 +38,7 @@ LONGEST_WAIT = 600  # seconds for the export of another process
 
 
 def open_scorer(
-    network: "Network",
+    network: Network,
     cfg: NetworkConfig,
     file: Union[CheckpointFile, Path],
     start: Callable[[], Any] = lambda: None,
@@ -69,7 +67,7 @@ def open_scorer(
 
 
 def open_exported(
-    network: "Network", cfg: NetworkConfig, path: Path, start: Callable[[], Any]
+    network: Network, cfg: NetworkConfig, path: Path, start: Callable[[], Any]
 ) -> FileScorer:
     """The network of an ONNX or MINDIR file for the settings of a config file.
 
@@ -102,7 +100,7 @@ def open_exported(
     if (owner := info.get("network") or network.name) != network.name:
         owner = escape_control(owner)[:80]
         raise ValueError(f"{path} holds a network of {owner}, not of {network.name}")
-    if content.classes != classes:
+    if 0 < content.classes != classes:
         raise ValueError(f"{path} has {content.classes} classes, the config file has {classes}")
     settings = parse(info[DESCRIPTION], path).settings if DESCRIPTION in info else {}
     padding = settings.get("model", {}).get("padding")
@@ -140,7 +138,7 @@ class CachedScorer(Scorer):
 
     def __init__(
         self,
-        network: "Network",
+        network: Network,
         cfg: NetworkConfig,
         file: CheckpointFile,
         engine: str,

@@ -340,10 +340,9 @@ class Model(contextlib.AbstractContextManager["Model"]):
         """The clips; ValueError for an array that does not hold clips uint8 (N, ...)."""
         clips = np.asarray(clips)
         *sizes, _, _ = self.network.get_input_shape(self.cfg)
-        expected = f"({', '.join(map(str, ['N', *sizes, 'H', 'W']))})"
-        shape = clips.shape
-        if clips.dtype != "uint8" or shape[1:-2] != tuple(sizes) or not clips.size:
-            raise ValueError(f"clips must be uint8 {expected}, not {clips.dtype} {shape}")
+        if clips.dtype != "uint8" or clips.shape[1:-2] != tuple(sizes) or not clips.size:
+            expected = ", ".join(map(str, ["N", *sizes, "H", "W"]))
+            raise ValueError(f"clips must be uint8 ({expected}), not {clips.dtype} {clips.shape}")
         return clips
 
     def open(self, source: Source, fps: float | None = None) -> FrameReader:

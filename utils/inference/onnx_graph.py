@@ -290,9 +290,8 @@ def add_batch_matmul(build, node, a, b, transpose_a, transpose_b):
     return build.add("MatMul", a, b)
 
 
-def add_strided_slice(build, node, x, begin, end, steps, from_start, to_end, *masks):
+def add_strided_slice(build, node, x, begin, end, steps, from_start, to_end, _, __, shrink):
     """Bit i of a mask is for axis i; of the last three masks the networks use the third."""
-    *_, shrink = masks
     axes = range(len(begin))
     starts = [0 if from_start >> axis & 1 else begin[axis] for axis in axes]
     ends = [SLICE_END if to_end >> axis & 1 else end[axis] for axis in axes]
@@ -415,17 +414,14 @@ def generalize_constant(a: Any, b: Any, batches: tuple[int, int]) -> Any:
     small, large = batches
     if isinstance(a, tuple) and len(a) == len(b):
         return tuple(generalize_constant(x, y, batches) for x, y in zip(a, b))
+    if np.array_equal(a, b):
+        return a
     if isinstance(a, np.ndarray) and a.shape != b.shape:
         axis = [x == y for x, y in zip(a.shape, b.shape)].index(False)
         part = a.take(range(a.shape[axis] // small), axis)
         tiled = (np.concatenate([part] * count, axis) for count in batches)
         if all(np.array_equal(x, y) for x, y in zip(tiled, (a, b))):
             return Tiled(part, axis)
-    elif isinstance(a, np.ndarray):
-        if np.array_equal(a, b):
-            return a
-    elif a == b:
-        return a
     elif isinstance(a, int) and a % small == 0 and a * large == b * small:
         return DynamicDim(a // small)
     raise ValueError("--batch free: a number in the network changes with the batch")
