@@ -133,12 +133,12 @@ def test_positions_of_other_clips_are_resized_where_a_training_starts(relative, 
     nets = [network.build_model(**cfg.model_arguments()) for cfg in cfgs]
     source = tmp_path / "a.ckpt"
     checkpoint.save(source, checkpoint.weights_of(nets[0]))
-    with pytest.raises(ValueError, match="data.crop.*train.pretrained"):
+    with pytest.raises(ValueError, match="data.crop"):
         checkpoint.load(nets[1], source)
     train = replace(cfgs[1].train, pretrained=source, new_head=False)
     plan = Plan(network, replace(cfgs[1], train=train), Runtime(), None)
     if not relative:
-        with pytest.raises(ValueError, match="absolute positions"):
+        with pytest.raises(ValueError, match="data.crop"):
             plan.load_pretrained(nets[1])
         return
     plan.load_pretrained(nets[1])

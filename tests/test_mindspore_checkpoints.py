@@ -198,14 +198,10 @@ def change_a_bit(content: bytes) -> bytes:
     return content[:-1] + bytes([content[-1] ^ 1])
 
 
-ENCRYPTED = {"enc_key": b"0123456789abcdef", "enc_mode": "AES-GCM"}
-MERGE = ("transform_checkpoints", "unified_safetensors")
 REFUSED: dict[str, tuple[str, Change, dict[str, Any], tuple[str, ...]]] = {
     # name: (file, change of its content, options of `write_original`, words of the error)
-    "encrypted": (CKPT, bytes, ENCRYPTED, ("encrypted", "dec_key")),
     "ckpt, damage": (CKPT, change_a_bit, {"crc_check": True}, ("checksum",)),
     "damage": (SAFE, change_a_bit, {"crc_check": True}, ("checksum",)),
-    "redundancy": (SAFE, bytes, {"remove_redundancy": True}, ("remove_redundancy", *MERGE)),
     "slices": (CKPT, bytes, {"slices": ("layer1.0.conv2.weight", "bn1.gamma")}, ("shape",)),
     "a stage": (
         "rank_1/stage.ckpt",

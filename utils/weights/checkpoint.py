@@ -49,22 +49,17 @@ def save(
     entries = [{"name": name, "data": parameter} for name, parameter in parameters.items()]
     for name, text in list_texts(parameters, description).items():
         entries.append({"name": name, "data": Tensor(np.frombuffer(text.encode(), np.uint8))})
-    logger = ms.log._get_logger()
     with report_write_errors(path, setting), make_drafts(path.parent) as drafts:
         temporary = drafts / "weights.ckpt"
         try:
-            logger.disabled = True  # it would print the error too
             ms.save_checkpoint(entries, str(temporary), crc_check=True)
-            set_default_mode(temporary)
-            with open(temporary, "rb") as file:
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
         except RuntimeError as error:  # MindSpore's error for a full disk
-            raise ValueError(
-                f"{setting}: cannot write {path}: {format_error(error)[:200]}"
-            ) from None
-        finally:
-            logger.disabled = False
+            reason = format_error(error)[:200]
+            raise ValueError(f"{setting}: cannot write {path}: {reason}") from None
+        set_default_mode(temporary)
+        with open(temporary, "rb") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
 
 
 def list_texts(
@@ -107,10 +102,8 @@ def load(
 
     weights = weights_of(net)
     file = path if isinstance(path, CheckpointFile) else read_checkpoint(path)
-    file.warn_without_checksum()
     arrays = {name: v for name, v in file.arrays.items() if not is_state(name, v)}
-    if SAMPLER in arrays:
-        log.info("%s: using the weights that the run saved last", file.path)
+    if SAMPLER in arrays:  # the resume file of a run
         arrays = {name: value for name, value in arrays.items() if name in weights}
     elif len(arrays) < len(file.arrays):
         notes = [escape_control(name) for name in file.arrays if name not in arrays]
@@ -168,34 +161,25 @@ def check_weights(
     """Raises ValueError unless the arrays are finite floats of these names and shapes.
 
     `unknown` are further names in the file. The line says what to do about the classifier, whose
-    names match `head` and which `option` leaves newly initialised, and about MViT's positions; then
-    follows `advice`.
+    names match `head` and which `option` leaves newly initialised; then follows `advice`.
     """
     if report := report_differences(arrays, shapes, unknown):
         wrong = [n for n, shape in shapes.items() if n not in arrays or arrays[n].shape != shape]
-        leaves = {name.rpartition(".")[2] for name in wrong}
-        remedy = "is it of another network, or of other settings under model?"
+        remedy = (
+            "is it of another network, or other settings under model, data.frames or data.crop?"
+        )
         if head and any(re.search(head, name) for name in wrong):
             remedy = "model.num_classes must be its own, or "
             remedy += f"{option} leaves the classifier newly initialised"
-        elif leaves and all(leaf.startswith(("pos_embed", "rel_pos")) for leaf in leaves):
-            remedy = "give its own data.frames and data.crop: absolute positions have one size; "
-            remedy += "train.pretrained and scripts/convert_checkpoint.py resize relative ones"
         raise ValueError(f"{file} does not fit this network: {report}; {remedy}{advice}")
-    integers = [f"{name} is {a.dtype}" for name, a in arrays.items() if a.dtype.kind != "f"]
-    if integers:
+    if integers := [f"{name} is {a.dtype}" for name, a in arrays.items() if a.dtype.kind != "f"]:
         what = join_names(integers, 3)
         raise ValueError(f"{file} has quantized weights, {what}: take the float32 checkpoint")
-    if damaged := list_damaged(arrays):
+    if damaged := [name for name, value in arrays.items() if not np.isfinite(value).all()]:
         raise ValueError(
             f"{file} has weights that are NaN or infinite, {join_names(damaged, 3)}: its training "
             "has diverged; use an earlier checkpoint"
         )
-
-
-def list_damaged(arrays: Mapping[str, np.ndarray]) -> list[str]:
-    """The names of arrays with numbers that are NaN or infinite."""
-    return [name for name, value in arrays.items() if not np.isfinite(value).all()]
 
 
 def report_differences(

@@ -13,7 +13,6 @@ entries for arrays; older versions wrote strings, by `append_dict` of `save_chec
 A file may end with the text `crc_num` and the CRC-32 of all bytes before it, in ten bytes.
 """
 
-import contextlib
 import hashlib
 import math
 import os
@@ -29,7 +28,7 @@ import numpy as np
 
 from utils.files import ROOT
 from utils.log import log
-from utils.messages import escape_control, is_installed
+from utils.messages import escape_control
 
 RESUME = "resume.ckpt"
 # An array of this file only: samples of a step, an update, an epoch, and of the annotation file.
@@ -37,9 +36,6 @@ SAMPLER = "sampler"
 UNREADABLE = "unreadable"
 EPOCHS = "epochs"  # 0, then those whose weights the run has written
 RECORDS = "records"  # a hash of the samples in their order
-# MindSpore's names of types; in lower case they are PyTorch's. bfloat16 becomes float32.
-TYPES = ("Bool", "Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32", "UInt64")
-TYPES += ("BFloat16", "Float16", "Float32", "Float64")
 TEXT = "str"  # the type of a string
 DESCRIPTION = "zoo"  # utils/weights/description.py
 PADDING = "model.padding"  # the setting
@@ -55,25 +51,14 @@ HEAD = 512  # bytes that `find_kind` needs
 # The first pickle of a file before PyTorch 1.6
 MAGIC = 0x1950A86A20F9469CFC6C
 FOREIGN_KINDS = ("zip", "legacy", "safetensors")  # those that `torch_reader` reads
-# A block that MindSpore has encrypted by AES-GCM, AES-CBC or SM4-CBC
-ENCRYPTED = re.compile(rb"[\xd8-\xda]\x5e\x3a\x7f")
-# What to do with a part of a distributed checkpoint
-MERGE = (
-    "merge the files of all ranks first, by mindspore.transform_checkpoints (.ckpt) or "
-    "mindspore.parallel.unified_safetensors, and convert the result"
-)
 NUMPY_TYPES = "uint8 uint16 uint32 uint64 int8 int16 int32 int64 float16 float32 float64"
 # PyTorch's name of a type: (numpy's type in the file, numpy's type in memory, function from a flat
-# array of the first to one that numpy casts to the second).
+# array of the first to one that numpy casts to the second). MindSpore's begins with capitals.
 DTYPES = {
     **{dtype: (dtype, dtype, np.asarray) for dtype in NUMPY_TYPES.split()},
     "bool": ("u1", "?", lambda raw: raw != 0),
     "bfloat16": ("u2", "f4", lambda raw: (raw.astype("u4") << 16).view("f4")),
 }
-
-
-class DamagedFileError(ValueError):
-    """The content is damaged or no checkpoint; `read` adds the file's name."""
 
 
 class CheckpointFile(NamedTuple):
@@ -83,15 +68,6 @@ class CheckpointFile(NamedTuple):
     digest: str
     arrays: dict[str, np.ndarray]
     texts: dict[str, str]
-    has_checksum: bool
-
-    def warn_without_checksum(self) -> None:
-        if not self.has_checksum:
-            log.warning(
-                "%s has no checksum, so damage to its numbers would not be noticed; "
-                "scripts/convert_checkpoint.py writes a copy that has one",
-                self.path,
-            )
 
 
 class Entry(NamedTuple):
@@ -104,15 +80,9 @@ class Entry(NamedTuple):
 
 
 def read(path: Path, only: Sequence[str] = ()) -> dict[str, np.ndarray]:
-    """{name: array} of a checkpoint, or of the names in `only`. Texts are left out.
-
-    Raises ValueError if the file is not an intact checkpoint. Logs a warning if the file has no
-    checksum, unless `only` is used.
-    """
-    file = read_checkpoint(path)
-    if not only:
-        file.warn_without_checksum()
-    return {name: array for name, array in file.arrays.items() if not only or name in only}
+    """{name: array} of a checkpoint, or of the names in `only`, as of `read_checkpoint`."""
+    arrays = read_checkpoint(path).arrays
+    return {name: array for name, array in arrays.items() if not only or name in only}
 
 
 def open_weights(path: Path) -> Union[CheckpointFile, Path]:
@@ -121,13 +91,17 @@ def open_weights(path: Path) -> Union[CheckpointFile, Path]:
 
 
 def read_checkpoint(path: Path) -> CheckpointFile:
-    """Arrays and texts. Raises ValueError if the file is not an intact checkpoint."""
+    """Arrays and texts. Raises ValueError if the file is not an intact checkpoint.
+
+    Logs a warning if the file has no checksum.
+    """
     path = Path(path)
     data = check_kind(path, size=-1)
     try:
         return parse(path, data)
-    except DamagedFileError as error:
-        raise ValueError(f"{path}: not a readable checkpoint ({error}); {advise(path)}") from None
+    except (AttributeError, KeyError, TypeError, ValueError) as error:  # a field is missing
+        reason = escape_control(str(error))[:200]
+        raise ValueError(f"{path}: not a readable checkpoint ({reason}); {advise(path)}") from None
 
 
 def check_kind(path: Path, size: int = HEAD) -> bytes:
@@ -149,22 +123,13 @@ def check_kind(path: Path, size: int = HEAD) -> bytes:
     if not data:
         raise ValueError(f"{path}: is empty; {advise(path)}")
     kind = find_kind(data)
-    if kind in FOREIGN_KINDS or (path.suffix in FOREIGN and kind not in ("mindspore", "encrypted")):
+    if kind in FOREIGN_KINDS or (path.suffix in FOREIGN and not kind):
         target = path.with_name(f"{path.stem}_{path.suffix[1:]}.ckpt")
-        script = "scripts/convert_checkpoint.py"
-        script = script if is_installed() or Path.cwd() == ROOT else shlex.quote(f"{ROOT / script}")
-        files = shlex.join(["--source", str(path), "--target", str(target)])
-        raise ValueError(f"{path}: convert it first: python {script} --config_path RECIPE {files}")
-    if kind == "encrypted":
-        raise ValueError(
-            f"{path}: is encrypted: load it with mindspore.load_checkpoint and its dec_key, and "
-            "save it again without enc_key"
-        )
-    if path.suffix != ".ckpt" and kind != "mindspore":
-        raise ValueError(
-            f"{path}: not a readable checkpoint: its name does not end in .ckpt, and its content "
-            "is no checkpoint either"
-        )
+        words = [ROOT / "scripts" / "convert_checkpoint.py", "--config_path", "RECIPE"]
+        words += ["--source", path, "--target", target]
+        raise ValueError(f"{path}: convert it first: python {shlex.join(map(str, words))}")
+    if path.suffix != ".ckpt" and not kind:
+        raise ValueError(f"{path}: not a readable checkpoint, by its name and its content")
     return data
 
 
@@ -180,15 +145,13 @@ def read_bytes(path: Path, size: int = -1) -> bytes:
 def find_kind(head: bytes) -> str:
     """The kind of a file that begins with `head`; empty for others.
 
-    `zip` (PyTorch, npz), `legacy` (PyTorch before 1.6), `safetensors`, `encrypted`, or `mindspore`,
-    which begins with its first entry: field 1, bytes.
+    `zip` (PyTorch, npz), `legacy` (PyTorch before 1.6), `safetensors`, or `mindspore`, which begins
+    with its first entry: field 1, bytes.
     """
     if head.startswith(b"PK\x03\x04"):
         return "zip"
     if MAGIC.to_bytes(10, "little") in head[:32]:
         return "legacy"
-    if ENCRYPTED.match(head):
-        return "encrypted"
     if head[8:9] == b"{":
         return "safetensors"
     return "mindspore" if head.startswith(b"\n") else ""
@@ -211,51 +174,43 @@ def list_epochs(folder: Path) -> list[Path]:
 
 
 def advise(path: Path) -> str:
-    """The remedy for a damaged file; it names the newest intact weights of the folder."""
-    newest = None
-    for file in reversed(list_epochs(path.parent)):
-        with contextlib.suppress(OSError, DamagedFileError):
-            if parse(file, file.read_bytes()).arrays:
-                newest = file
-                break
+    """The remedy for a damaged file; it names the newest older weights of the folder."""
+    older = [file for file in list_epochs(path.parent) if file.name < path.name]
     if path.name != RESUME:
-        return f"{newest} is intact" if newest else "copy it again"
-    if newest:
-        return (
-            f"the last weights are {newest}: begin from them with --train.pretrained={newest} "
-            "and another --run.out"
-        )
+        return f"take {older[-1]}" if older else "copy it again"
+    if older:
+        return f"begin anew with --train.pretrained={older[-1]} and another --run.out"
     return "it has no weights beside it: remove it, and the same command begins anew"
 
 
 def parse(path: Path, whole: bytes) -> CheckpointFile:
-    """The content `whole` of a file. Raises DamagedFileError."""
+    """The content `whole` of a file. Raises an error if a field is missing or wrong."""
     data = memoryview(whole)
     content = data
     checksum = data[-len(CHECKSUM) - CHECKSUM_BYTES :]
-    has_checksum = bytes(checksum[: len(CHECKSUM)]) == CHECKSUM
-    if has_checksum:
+    if bytes(checksum[: len(CHECKSUM)]) == CHECKSUM:
         content = data[: -len(checksum)]
         if zlib.crc32(content) != int.from_bytes(checksum[len(CHECKSUM) :], "big"):
-            raise DamagedFileError("its checksum differs from its content")
+            raise ValueError("its checksum differs from its content")
     arrays: dict[str, np.ndarray] = {}
     texts: dict[str, str] = {}
-    try:
-        for name, group in groupby(read_entries(content), key=lambda entry: entry.name):
-            if name in arrays or name in texts:
-                raise DamagedFileError(f"{escape_control(name)[:SHOWN]} is there twice")
-            parts = list(group)
-            if all(part.kind == TEXT for part in parts):
-                content = b"".join(part.content for part in parts)
-                texts[name] = content.decode("utf-32-le", "replace")
-            else:
-                arrays[name] = join_parts(parts)
-    except DamagedFileError:
-        raise
-    except (AttributeError, KeyError, TypeError, ValueError):  # a field is missing, or of a type
-        raise DamagedFileError("it is not a list of arrays") from None
+    for name, group in groupby(read_entries(content), key=lambda entry: entry.name):
+        if name in arrays or name in texts:
+            raise ValueError(f"{name[:SHOWN]} is there twice")
+        parts = list(group)
+        if all(part.kind == TEXT for part in parts):
+            text = b"".join(part.content for part in parts)
+            texts[name] = text.decode("utf-32-le", "replace")
+        else:
+            arrays[name] = join_parts(parts)
     texts |= pop_texts(arrays)
-    return CheckpointFile(path, hashlib.sha256(data).hexdigest(), arrays, texts, has_checksum)
+    if len(content) == len(data):
+        log.warning(
+            "%s has no checksum, so damage to its numbers would not be noticed; "
+            "scripts/convert_checkpoint.py writes a copy that has one",
+            path,
+        )
+    return CheckpointFile(path, hashlib.sha256(data).hexdigest(), arrays, texts)
 
 
 def pop_texts(arrays: dict[str, np.ndarray]) -> dict[str, str]:
@@ -281,27 +236,24 @@ def read_entries(content: memoryview) -> Iterator[Entry]:
             else:
                 tensor[field] = item
         if number != 1 or {*entry} != {1, 2} or {*tensor} != {2, 3}:
-            raise DamagedFileError("it is not a list of arrays")
+            raise ValueError("it is not a list of arrays")
         name, kind = (text.tobytes().decode() for text in (entry[1], tensor[2]))
         yield Entry(name, kind=kind, shape=tuple(sizes), content=tensor[3])
 
 
 def join_parts(parts: list[Entry]) -> np.ndarray:
-    """The array of one name. Raises DamagedFileError if its sizes and content do not agree."""
+    """The array of one name. Raises an error if type, sizes and content do not agree."""
     name, kind, shape, _ = parts[0]
-    name = escape_control(name)[:SHOWN]
-    if kind not in TYPES:
-        raise DamagedFileError(f"{name} is of the type {escape_control(kind)[:20]}")
+    raw, _, widen = DTYPES[kind.lower()]
     if any((part.kind, part.shape) != (kind, shape) for part in parts):
-        raise DamagedFileError(f"the parts of {name} differ in type or sizes")
+        raise ValueError(f"the parts of {name[:SHOWN]} differ in type or sizes")
     if shape == (0,):
         shape = ()  # as older MindSpore writes a number
     size = sum(len(part.content) for part in parts)
     if not size or math.prod(shape) * get_itemsize(kind.lower()) != size:
-        sizes = escape_control(str(list(shape)))[:80]
-        raise DamagedFileError(f"{name} has {size} bytes for the sizes {sizes} of {kind}")
+        sizes = str(list(shape))[:80]
+        raise ValueError(f"{name[:SHOWN]} has {size} bytes for the sizes {sizes} of {kind}")
     content = bytearray().join(part.content for part in parts)
-    raw, _, widen = DTYPES[kind.lower()]
     return widen(np.frombuffer(content, np.dtype(raw).newbyteorder("<"))).reshape(shape)
 
 
@@ -316,7 +268,7 @@ def read_fields(data: Any) -> Iterator[tuple[int, Any]]:
             value = data[position : position + value]
             position += size
         if key & 7 not in (VARINT, BYTES) or position > len(data):
-            raise DamagedFileError("it is cut off or damaged")
+            raise ValueError("it is cut off or damaged")
         yield key >> 3, value
 
 
@@ -331,4 +283,4 @@ def read_varint(data: memoryview, position: int) -> tuple[int, int]:
         number |= (byte & 127) << shift
         if byte < 128:
             return number, position
-    raise DamagedFileError("it is cut off or damaged")
+    raise ValueError("it is cut off or damaged")

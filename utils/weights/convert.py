@@ -43,7 +43,9 @@ NORM = {
 # What training code keeps beside the network: weights of classes in a loss, counts of a metric.
 BESIDE = re.compile(r"[^.]*(criterion|loss|metric|acc)[^.]*\.")
 MAX_LISTED = 3  # names in a message
-RENAME = "; --rename REGEX=REPLACEMENT changes the file's names"
+RENAME = (
+    "; --key PREFIX takes only the names with a prefix, --rename REGEX=REPLACEMENT changes names"
+)
 MAX_PREFIX = 200  # characters
 
 
@@ -86,7 +88,6 @@ def read_source(path: Path, key: str = "", renames: Sequence[str] = ()) -> Sourc
             texts |= checkpoint_file.pop_texts(arrays)  # saved by a program from a checkpoint
     else:
         file = checkpoint_file.read_checkpoint(path)
-        file.warn_without_checksum()
         arrays = select_names(file.arrays, key)
         texts = file.texts
     if not arrays:
@@ -110,10 +111,8 @@ def read_shards(path: Path) -> dict[str, np.ndarray]:
     arrays: dict[str, np.ndarray] = {}
     for file in sorted(shards):
         part = load_state(path.with_name(file))
-        names = {name for name, shard in files.items() if shard == file}
-        if different := sorted(names ^ part.keys()):
-            text = escape_control(join_names(different, MAX_LISTED))
-            raise ValueError(f"{path.with_name(file)}: differs from its index in {text}")
+        if part.keys() != {name for name, shard in files.items() if shard == file}:
+            raise ValueError(f"{path.with_name(file)}: has other names than its index {path}")
         arrays |= part
     return arrays
 
@@ -121,28 +120,21 @@ def read_shards(path: Path) -> dict[str, np.ndarray]:
 def rename(arrays: dict[str, np.ndarray], text: str) -> dict[str, np.ndarray]:
     """The arrays with what matches REGEX in their names replaced; `text` is REGEX=REPLACEMENT.
 
-    The last `=` separates them. Raises ValueError if REGEX is none or matches no name, or if two
-    names become the same.
+    The last `=` separates them. Raises ValueError if REGEX is none, if no name changes, or if two
+    become the same.
     """
     pattern, separator, replacement = text.rpartition("=")
     if not separator:
         raise ValueError(f"--rename {text}: must be REGEX=REPLACEMENT")
-    origins: dict[str, str] = {}
-    matches = 0
-    for name in arrays:
-        try:
-            renamed, count = re.subn(pattern, replacement, name)
-        except (re.error, IndexError) as error:
-            raise ValueError(f"--rename {text}: not a regular expression: {error}") from None
-        if renamed in origins:
-            both = f"{origins[renamed]} and {name}"
-            raise ValueError(f"--rename {text}: {both} would both be {renamed!r}")
-        origins[renamed] = name
-        matches += count
-    if not matches:
+    try:
+        renamed = {re.sub(pattern, replacement, name): value for name, value in arrays.items()}
+    except (re.error, IndexError) as error:
+        raise ValueError(f"--rename {text}: not a regular expression: {error}") from None
+    if renamed.keys() == arrays.keys() or len(renamed) < len(arrays):
+        fault = "changes none" if len(renamed) == len(arrays) else "makes two the same"
         first = join_names([*arrays], MAX_LISTED)
-        raise ValueError(f"--rename {text}: no name of the file matches; they are {first}")
-    return {renamed: arrays[name] for renamed, name in origins.items()}
+        raise ValueError(f"--rename {text}: {fault} of the names of the file, {first}")
+    return renamed
 
 
 def convert(
@@ -162,11 +154,7 @@ def convert(
     ours = {naming.canonical_name(name): name for name in shapes}
     prefix, source_format = detect_prefix_and_format(source, naming, ours)
     bare = {name: name.removeprefix(prefix) for name in source}
-    outside = [name for name in source if not name.startswith(prefix)]
-    dropped = [name for name in outside if BESIDE.match(name)]
-    advice = ""
-    if len(dropped) < len(outside):
-        advice = f"; --key {prefix[:-1]} takes only the weights whose names begin with {prefix}"
+    dropped = [name for name in source if not name.startswith(prefix) and BESIDE.match(name)]
 
     # The names become canonical ones. Batch norms of the source have running statistics.
     norms = {key.rpartition(".")[0] for key in ours if key.endswith(".gamma")}
@@ -183,7 +171,7 @@ def convert(
         if module in batch_norms or our_module in norms:
             key = f"{our_module}.{NORM.get(leaf, leaf)}"
         if key in arrays:
-            raise ValueError(f"the file has {bare[name]} twice, under two spellings{advice}")
+            raise ValueError(f"the file has {bare[name]} twice, under two spellings{RENAME}")
         arrays[key] = source[name]
 
     # Each weight of the network gets its array, its default, or stays newly initialised.
@@ -208,7 +196,7 @@ def convert(
         network.classifier,
         option="--new_head",
         unknown=sorted(arrays),
-        advice=advice + (RENAME if arrays else ""),
+        advice=RENAME if arrays else "",
     )
     return Converted(converted, dropped=dropped, missing=head, initial=initial)
 
@@ -251,8 +239,7 @@ def detect_prefix_and_format(
     if not best:
         strange = [name for name in source if name.rpartition(".")[0] not in modules] or source
         examples = [name_nearest(escape_control(name), names) for name in strange[:MAX_LISTED]]
-        ours = f"; ours are {join_names(list(names), MAX_LISTED)}" if names else ""
-        raise ValueError(f"{reason}; the first are {', '.join(examples)}{ours}{RENAME}")
+        raise ValueError(f"{reason}; the first are {', '.join(examples)}{RENAME}")
     if len(best) > 1:
         several = escape_control(join_names([prefix for prefix, _ in best], MAX_LISTED))
         raise ValueError(f"the file has several networks, {several}: --key chooses one")
@@ -280,8 +267,7 @@ def convert_back(
     """
     weights = weights_of(net)
     if weights.padding not in ("", SYMMETRIC):
-        setting = f"{checkpoint_file.PADDING}={weights.padding}"
-        raise ValueError(f"{setting}: no network in PyTorch pads so")
+        raise ValueError(f"model.padding={weights.padding}: no network in PyTorch pads so")
     arrays = {}
     for name, torch_name in map_torch_names(net).items():
         theirs = naming.original_name(torch_name, settings)

@@ -97,7 +97,6 @@ def main() -> None:
     tensors = {kind: ramp(kind) for kind in TYPED.split()}
     tensors["empty"], tensors["scalar"] = torch.zeros(0, 2), torch.tensor(2.5)
     save_file(tensors, HERE / "dtypes.safetensors", metadata={"format": "pt"})
-    save_file({"w": ramp("float8_e4m3fn")}, HERE / "float8.safetensors")
 
 
 if __name__ == "__main__":
