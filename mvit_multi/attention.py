@@ -11,12 +11,12 @@ from typing import NamedTuple
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 from mindspore import dtype as mstype
-from mindspore.common.initializer import Normal, Uniform, initializer
+from mindspore.common.initializer import Initializer, Normal, Uniform, initializer
 from scipy.linalg import block_diag
 
 from utils.nn import kernels
 from utils.nn.conv3d import DepthwiseConv3d
-from utils.nn.layers import ChannelsFirstDense, Dense, LayerNorm, resize_table
+from utils.nn.layers import Dense, LayerNorm, resize_table
 
 Grid = tuple[int, int, int]
 # Initial deviation of all position embeddings and matrices. The sources truncate the normal
@@ -44,6 +44,29 @@ def pool_grid(grid: Grid, stride: int) -> Grid:
     """The grid after a 3x3x3 pooling, or after the pooling of the shortcut."""
     t, h, w = grid
     return t, (h - 1) // stride + 1, (w - 1) // stride + 1
+
+
+class ChannelsFirstDense(nn.Cell):
+    """A fully connected layer from tokens (B, N, C) to (B, cout, N).
+
+    With `parts` it computes only one of equal parts of the output channels. Weight (cout, C), bias
+    (cout,), as PyTorch's; biases begin at 0.
+    """
+
+    def __init__(self, cin: int, cout: int, weight_init: Initializer):
+        super().__init__()
+        self.weight = Parameter(initializer(weight_init, (cout, cin)), name="weight")
+        self.bias = Parameter(initializer("zeros", (cout,)), name="bias")
+        self.linear = kernels.current().channels_first_linear()
+
+    def construct(self, x: Tensor, part: int = 0, parts: int = 1) -> Tensor:
+        weight = ops.cast(self.weight, x.dtype)
+        bias = ops.cast(self.bias, x.dtype)
+        if parts > 1:
+            size = bias.shape[0] // parts
+            weight = weight[part * size : (part + 1) * size]
+            bias = bias[part * size : (part + 1) * size]
+        return self.linear(x, weight, bias)
 
 
 class Attention(nn.Cell):

@@ -18,10 +18,10 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 from mindspore.common.initializer import Constant, Normal, Uniform, initializer
 
-from mvit_multi.attention import STD, Attention, BlockPlan, pool_grid
+from mvit_multi.attention import STD, Attention, BlockPlan, ChannelsFirstDense, pool_grid
 from mvit_multi.heads import EXPANDER_WIDTH, Mlp, MultiHead, SingleHead
 from utils.nn.dropout import DropPath
-from utils.nn.layers import CamCells, ChannelsFirstDense, LayerNorm, Normalize, max_pool2d
+from utils.nn.layers import CamCells, LayerNorm, Normalize, max_pool2d
 
 MEAN = (0.45,) * 3
 STD_OF_PIXELS = (0.225,) * 3

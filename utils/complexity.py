@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from mindspore import Tensor, nn
 
-from utils.nn import kernels
+from utils.nn.kernels.cpu import CompiledKernel
 from utils.nn.kernels.plain import MatMul, Operator, list_layers
 from utils.nn.layers import Activation, has_kernel
 from utils.runtime import eager_mode
@@ -63,10 +63,14 @@ def run_hooks(net: nn.Cell, clips: np.ndarray, handles: list) -> None:
     """Evaluates the network once, eagerly, for shapes only; then removes the hooks."""
     training = net.training
     net.set_train(False)
+    # Compiled kernels return zeros: in eager mode, slices and transpositions are views, and they
+    # read whole arrays.
+    CompiledKernel.only_shapes = True
     try:
-        with eager_mode(), kernels.shapes_only():
+        with eager_mode():
             net(Tensor(clips))
     finally:
+        CompiledKernel.only_shapes = False
         for handle in handles:
             handle.remove()
         net.set_train(training)

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from mindspore import Tensor
 
+from mvit_multi.attention import ChannelsFirstDense
 from mvit_multi.heads import list_projection_pairs
 from mvit_multi.model import MViT
 from mvit_multi.tests.golden_case import MViTCase
 from tests.golden_cases import get_shapes, load_case, map_torch_names, read_expected_scores
 from tests.separate_process import in_separate_process
-from utils.nn.layers import ChannelsFirstDense
 from utils.tests import parity
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -13,7 +13,7 @@ from typing import Any, Callable, NamedTuple, Optional
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 from mindspore import dtype as mstype
-from mindspore.common.initializer import HeNormal, Initializer, Normal, Uniform, initializer
+from mindspore.common.initializer import HeNormal, Initializer, Normal, Uniform
 
 from utils.nn import kernels
 from utils.nn.kernels import plain
@@ -259,8 +259,7 @@ class Dense(nn.Dense):
     ):
         if weight_init is None:
             weight_init, bias_init = (Uniform(scale=cin**-0.5) for _ in range(2))
-        init = {"weight_init": weight_init, "bias_init": bias_init}
-        super().__init__(in_channels=cin, out_channels=cout, has_bias=True, **init)
+        super().__init__(cin, cout, weight_init=weight_init, bias_init=bias_init, has_bias=True)
         self.linear = kernels.current().linear()
 
     def construct(self, x: Tensor) -> Tensor:
@@ -270,29 +269,6 @@ class Dense(nn.Dense):
 def dense(cin: int, cout: int, std: float = 0.01) -> Dense:
     """A fully connected layer with bias; weights normal(0, std), bias 0."""
     return Dense(cin, cout=cout, weight_init=Normal(sigma=std), bias_init="zeros")
-
-
-class ChannelsFirstDense(nn.Cell):
-    """A fully connected layer from tokens (B, N, C) to (B, cout, N).
-
-    With `parts` it computes only one of equal parts of the output channels. Weight (cout, C), bias
-    (cout,), as PyTorch's; biases begin at 0.
-    """
-
-    def __init__(self, cin: int, cout: int, weight_init: Initializer):
-        super().__init__()
-        self.weight = Parameter(initializer(weight_init, (cout, cin)), name="weight")
-        self.bias = Parameter(initializer("zeros", (cout,)), name="bias")
-        self.linear = kernels.current().channels_first_linear()
-
-    def construct(self, x: Tensor, part: int = 0, parts: int = 1) -> Tensor:
-        weight = ops.cast(self.weight, x.dtype)
-        bias = ops.cast(self.bias, x.dtype)
-        if parts > 1:
-            size = bias.shape[0] // parts
-            weight = weight[part * size : (part + 1) * size]
-            bias = bias[part * size : (part + 1) * size]
-        return self.linear(x, weight, bias)
 
 
 class Normalize(nn.Cell):
@@ -312,14 +288,13 @@ class Normalize(nn.Cell):
     ):
         super().__init__()
         is_scalar = len(set(mean)) == len(set(std)) == 1  # then no tensor is broadcast
-        count = 1 if is_scalar else channels
-        mean, std = (np.resize(np.asarray(v, np.float32), count) for v in (mean, std))
+        mean, std = (np.resize(np.asarray(v, np.float32), channels) for v in (mean, std))
         shape = [1] * rank
-        shape[axis] = count
-        scale = (1 / (255 * std)).reshape(shape)
-        offset = (mean / std).reshape(shape)
-        self.scale = float(scale.reshape(-1)[0]) if is_scalar else Tensor(scale, mstype.float32)
-        self.offset = float(offset.reshape(-1)[0]) if is_scalar else Tensor(offset, mstype.float32)
+        shape[axis] = channels
+        self.scale, self.offset = (
+            float(v[0]) if is_scalar else Tensor(v.reshape(shape), mstype.float32)
+            for v in (1 / (255 * std), mean / std)
+        )
 
     def construct(self, x: Tensor) -> Tensor:
         if x.dtype != mstype.uint8:

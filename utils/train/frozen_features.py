@@ -90,19 +90,15 @@ def use_features(
     cfg = job.cfg
     place = (job.rt.size, job.rt.device, cfg.run.amp_level)
     drops = (isinstance(cell, DropPath) and cell.p > 0 for _, cell in net.cells_and_names())
-    obstacles = {
-        "it needs train.freeze backbone": cfg.train.freeze != BACKBONE,
-        "data.mixup and data.cutmix mix clips": cfg.data.mixes,
-        "model.drop_path changes the backbone at random": any(drops),
-        "it is for one process on a CPU, in float32": place != (1, "CPU", "O0"),
-        "the network has no compute_features": not isinstance(net, HasFeatures),
-    }
-    obstacle = next((reason for reason, is_true in obstacles.items() if is_true), "")
-    if obstacle:
-        log.info("train.feature_draws has no effect: %s", obstacle)
+    is_fixed = cfg.train.freeze == BACKBONE and not (cfg.data.mixes or any(drops))
+    if not is_fixed or place != (1, "CPU", "O0") or not isinstance(net, HasFeatures):
+        log.info(
+            "train.feature_draws has no effect: it needs train.freeze backbone, no data.mixup, "
+            "data.cutmix and model.drop_path, and one process on a CPU in float32"
+        )
         return rows, [*eval_sets]
     count = len(rows.records)
-    draws = min(job.cfg.train.feature_draws, job.cfg.train.epochs)
+    draws = min(cfg.train.feature_draws, cfg.train.epochs)
     text = "train.feature_draws: the features of %d clips of each of %d %ss are computed once"
     log.info(text, draws, count, rows.kind)
 
@@ -133,10 +129,10 @@ def choose_files(job: Job, net: nn.Cell, parts: Sequence[FileRows]) -> list[Path
 
     Its name is a checksum of all that decides the features.
     """
-    folder = job.cfg.run.out.parent / "features"
-    run = job.cfg.run.out.name
-    files = []
     cfg = job.cfg
+    folder = cfg.run.out.parent / "features"
+    run = cfg.run.out.name
+    files = []
     digest = hashlib.sha256()
     for name, weight in weights_of(net).items():
         if not re.search(job.network.classifier, name):

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from typing import Any, Callable, Optional, Union
 
 import numpy as np
-from mindspore import Parameter, Tensor, amp, nn, ops
+from mindspore import Parameter, Tensor, nn, ops
 from mindspore import dtype as mstype
-from mindspore.ops.auto_generate import NPUClearFloatStatusV2, SplitWithSize
+from mindspore.ops.auto_generate import SplitWithSize
 
 from utils.nn import kernels
 from utils.nn.kernels.plain import take_element
@@ -38,39 +38,6 @@ class FiniteCheck(nn.Cell):
 
     def construct(self, grads: tuple, norm: Optional[Tensor]) -> Tensor:
         return self.all_finite(grads) if norm is None else ops.isfinite(norm)
-
-
-class StatusFlagCheck(nn.Cell):
-    """The same on an Ascend 910A, whose arithmetic saturates and sets flags at an overflow.
-
-    The flags are those of all kernels of this rank's device since they were cleared.
-    """
-
-    def __init__(self):
-        super().__init__(auto_prefix=False)
-        self.overflow_count = create_counter("overflow_count")  # micro-batches of this update
-
-    def clear(self, clip: Tensor) -> Tensor:
-        """The clip, after the flags are cleared; an evaluation may have set them."""
-        return ops.depend(clip, self.clear_flags())
-
-    def record(self, grads: tuple) -> tuple:
-        """Counts a micro-batch that has set flags; its gradients do not wait for that."""
-        ops.assign_add(self.overflow_count, 1 - self.are_flags_clear(grads).astype(mstype.int32))
-        return grads
-
-    def construct(self, grads: tuple, norm: Optional[Tensor]) -> Tensor:
-        return self.overflow_count == 0
-
-    def reset(self) -> None:
-        ops.assign(self.overflow_count, 0)
-
-    def clear_flags(self) -> Tensor:
-        return NPUClearFloatStatusV2()(Tensor(np.zeros(8, np.int32)))
-
-    def are_flags_clear(self, after: tuple) -> Tensor:
-        """Whether no kernel before those of `after` overflowed; clears the flags."""
-        return amp.all_finite(after)
 
 
 def create_counter(name: str, dtype: Any = mstype.int32) -> Parameter:

@@ -100,11 +100,9 @@ def freeze_weights(net: nn.Cell, setting: str, classifier: str) -> None:
         frozen = [weight for weight in weights if not re.search(classifier, weight.name)]
     else:
         frozen = [weight for weight in weights if re.search(setting, weight.name)]
-    if not frozen:
+    if not 0 < len(frozen) < len(weights):
         names = join_names([weight.name for weight in weights], 3)
-        raise ValueError(f"train.freeze: no weight that is trained matches {setting!r}: {names}")
-    if len(frozen) == len(weights):
-        raise ValueError(f"train.freeze: {setting!r} matches all weights, so none would be trained")
+        raise ValueError(f"train.freeze: {setting!r} matches none or all of the weights: {names}")
     for weight in frozen:
         weight.requires_grad = False
     norms = list_norms(net)
@@ -128,22 +126,17 @@ def compute_class_weights(cfg: NetworkConfig, sampler: TrainSampler) -> tuple[Cl
     if sampler.class_samples is None:
         return tuple((1.0,) * count for count in cfg.class_counts)
     if cfg.has_several_labels:
-        have = sampler.class_samples[0]
-        if have.max() == sampler.samples:
-            raise ValueError(
-                f"train.class_weights balanced: all training videos have class {have.argmax()}; "
-                "correct the list, or give a list of weights"
-            )
+        (have,) = sampler.class_samples
         parts = [(have, sampler.samples - have)]
     else:
         parts = [(len(videos) * videos, videos.sum()) for videos in sampler.class_samples]
     weights = []
     for k, (denominators, numerators) in enumerate(parts):
-        empty = [str(label) for label in np.flatnonzero(denominators == 0)]
-        if empty:
+        empty = np.flatnonzero((denominators == 0) | (numerators == 0))
+        if len(empty):
             raise ValueError(
-                f"train.class_weights balanced: data set {k} has no training video of the labels "
-                f"{join_names(empty, 3)}; correct the list or num_classes, or give weights"
+                f"train.class_weights balanced: no or every training video of data set {k} has one "
+                f"of the labels {join_names(list(map(str, empty)), 3)}; give weights"
             )
         values = numerators / denominators
         log.info("train.class_weights balanced: %.4g to %.4g", values.min(), values.max())

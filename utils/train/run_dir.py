@@ -100,9 +100,9 @@ class RunDirectory:
                     continue
                 self.refuse(f"holds a run with {section}.{key} {before}, not {value}")
 
-    def refuse(self, problem: str, advice: str = "") -> NoReturn:
+    def refuse(self, problem: str) -> NoReturn:
         """Raises ValueError that names the directory."""
-        raise ValueError(f"run.out: {self.path} {problem}; {advice}choose another --run.out")
+        raise ValueError(f"run.out: {self.path} {problem}; choose another --run.out")
 
     def resume(
         self, sampler: TrainSampler, accumulation_steps: int, records: Iterable[Any] = ()
@@ -118,9 +118,7 @@ class RunDirectory:
             state = read(self.resume_file, only=(SAMPLER, RECORDS, COUNTER))
             counts = state.pop(SAMPLER, np.zeros(0)).tolist()
             if np.shape(counts) != (4,) or min(counts) < 1 or counts[2] > counts[3]:
-                raise ValueError(
-                    f"{self.resume_file} is not a resume file of this zoo; choose another --run.out"
-                )
+                self.refuse(f"has a {RESUME} that is not of this zoo")
             batch, effective_batch, epoch_samples, samples = map(int, counts)
             hashes = state.get(RECORDS, self.sample_hashes)
             if samples != sampler.samples or not np.array_equal(hashes, self.sample_hashes):
@@ -130,11 +128,10 @@ class RunDirectory:
                 )
             effective = sampler.effective_batch_size(accumulation_steps)
             if effective != effective_batch or epoch_samples % sampler.global_batch_size:
-                here = f"{sampler.batch} a device x {sampler.size} devices x {accumulation_steps}"
                 self.refuse(
                     f"holds a run of {effective_batch} samples an update and {epoch_samples} an "
-                    f"epoch, and {here} accumulated are {effective}",
-                    "change data.batch or train.accumulation_steps, or ",
+                    f"epoch; with this data.batch and train.accumulation_steps, {effective} are "
+                    "an update"
                 )
             steps = int(state[COUNTER]) if COUNTER in state else 0
             self.start_step = steps * batch // sampler.global_batch_size
@@ -169,9 +166,7 @@ class RunDirectory:
         shapes = {name: tuple(parameter.shape) for name, parameter in state.items()}
         report = checkpoint.report_differences(arrays, shapes)
         if report:
-            raise ValueError(
-                f"{self.resume_file} is of another run: {report}; choose another --run.out"
-            )
+            self.refuse(f"has the {RESUME} of another run: {report}")
         for name, value in arrays.items():
             state[name].set_data(Tensor(value, state[name].dtype))
         step.micro_step.set_data(Tensor(self.start_step, step.micro_step.dtype))

@@ -74,9 +74,8 @@ class Schedule:
         log = step % run.log_every == 0 or is_last
         if not self.is_between_updates(step):
             return Due(log)
-        since = step - 1  # steps inside of an update have saved nothing
-        while not self.is_between_updates(since):
-            since -= 1
+        # Steps inside of an update have saved nothing.
+        since = step - 1 - (step - 1) % self.steps_per_epoch % self.accumulation_steps
         epoch, rest = divmod(step, self.steps_per_epoch)
         save_epoch = rest == 0 and (epoch % run.save_every == 0 or is_last)
         save_step = run.save_steps > 0 and step // run.save_steps > since // run.save_steps

@@ -136,16 +136,9 @@ def build_training(job: Job, sampler: TrainSampler, build: Build) -> tuple[Train
     network, cfg, rt = job.network, job.cfg, job.rt
     run = cfg.run
     if run.amp_level != run.amp:
-        advice = f"float16 is slower there; --run.amp={run.amp} on the command line forces it"
-        if run.amp_dtype == "bfloat16":
-            advice = "MindSpore has no bfloat16 there"
-        kind = "float32" if run.cpu_amp == "O0" else f"amp level {run.cpu_amp}"
-        text = "training in %s: on a CPU, run.amp %s of the config file has no effect (%s)"
-        log.info(text, kind, run.amp, advice)
-    if run.amp_dtype == "bfloat16" and (run.loss_scale != 1 or run.dynamic_loss_scale):
-        log.info(
-            "run.amp_dtype bfloat16 needs no loss scale: that of the config file has no effect"
-        )
+        text = "training at amp level %s: on a CPU, run.amp %s of a config file has no effect"
+        log.info(text, run.amp_level, run.amp)
+    if run.amp_dtype == "bfloat16":  # needs no loss scale
         run = replace(run, loss_scale=1.0, dynamic_loss_scale=False)
     with kernels.use(choose_kernels(run, rt.device)):
         parts = build(cfg, Plan(network, cfg, rt, sampler))
@@ -202,14 +195,11 @@ def log_start(cfg: NetworkConfig, sampler: TrainSampler, start_step: int) -> Non
     """Logs sizes and the learning rate before the first step."""
     train = cfg.train
     effective = sampler.effective_batch_size(train.accumulation_steps)
+    peak = peak_lr(train.lr, train.base_batch, effective)
     sizes = (sampler.batch, sampler.size, train.accumulation_steps, effective)
     log.info("%d samples; %d steps an epoch", sampler.samples, sampler.steps_per_epoch)
     log.info("%d a device x %d devices x %d accumulated = %d an update", *sizes)
-    if train.base_batch:
-        peak = peak_lr(train.lr, train.base_batch, effective)
-        log.info("lr %g for %d samples -> %g for %d", train.lr, train.base_batch, peak, effective)
-    else:
-        log.info("lr %g for any batch: train.base_batch is 0, so it does not scale", train.lr)
+    log.info("lr %g, train.base_batch %d -> %g here", train.lr, train.base_batch, peak)
     if start_step:
         log.info("resuming at step %d", start_step)
 
@@ -223,9 +213,7 @@ def run_steps(
     """
     step.set_train()
     if job.cfg.run.mode == "eager":
-        log.info(
-            "run.mode eager: no graph is compiled, operators are MindSpore's and run one by one"
-        )
+        log.info("run.mode eager: no graph is compiled, operators are MindSpore's")
     else:
         log.info("compiling the graph ...")
         start = time.monotonic()

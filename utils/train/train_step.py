@@ -46,7 +46,6 @@ from utils.settings import Run, TrainSettings
 from utils.train.gradients import (
     FiniteCheck,
     SegmentSum,
-    StatusFlagCheck,
     choose_packing,
     create_counter,
     multiply,
@@ -233,7 +232,11 @@ class TrainStep(nn.Cell):
         self.grad_sums = weights.clone("grad_sum", "zeros") if accumulates else None
         self.map = ops.HyperMap()
         self.counts_flags = rt.device == "Ascend" and amp._ascend_910a_target()
-        self.check = StatusFlagCheck() if self.counts_flags else FiniteCheck()
+        self.check: nn.Cell = FiniteCheck()
+        if self.counts_flags:
+            from utils.nn.kernels.ascend import StatusFlagCheck  # here: no other device needs it
+
+            self.check = StatusFlagCheck()
         optimizer_unscales = False
         if not (accumulates or run.dynamic_loss_scale or train.clip_norm > 0):
             # False if dividing there is not exact (no power of two) or not supported.

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from utils.train.validation import Validation
 
 MANY_STEPS = 200  # of an epoch, after which a run is judged
-SKIPPED, WARM_UP, RECORDED = 3, 1, 5  # steps of run.profile
 # Scalars of run.tensorboard, of a line of steps or of a validation
 SCALARS = ("loss", "top1", "lr", "loss_scale", "overflows", "clips_per_second", "waiting")
 SCALARS += ("top5", "mean_class_accuracy", "map")
@@ -118,10 +117,9 @@ class TrainingLoop(Callback):
                 self.run.profile.mkdir(parents=True, exist_ok=True)
             kinds = profiler.ProfilerActivity
             other = {"Ascend": [kinds.NPU], "GPU": [kinds.GPU]}.get(self.rt.device, [])
-            steps = {"skip_first": SKIPPED, "warmup": WARM_UP, "active": RECORDED}
             self.profiler = profiler.profile(
                 activities=[kinds.CPU, *other],
-                schedule=profiler.schedule(wait=0, repeat=1, **steps),
+                schedule=profiler.schedule(wait=0, skip_first=3, warmup=1, active=5, repeat=1),
                 on_trace_ready=profiler.tensorboard_trace_handler(str(self.run.profile)),
             )
             self.profiler.start()
@@ -151,10 +149,9 @@ class TrainingLoop(Callback):
         if due.log:
             self.log_window()
         elif is_first:  # for people only: the first window may take many minutes
-            seconds = max(time.monotonic() - self.window_start, 1e-9)
-            rate = self.sampler.global_batch_size / seconds
+            seconds = time.monotonic() - self.window_start
             left = round((self.last_step - self.steps_done) * seconds)
-            values = {"loss": self.values["loss"], "clips_per_second": rate, "seconds_left": left}
+            values = {"loss": self.values["loss"], "seconds_left": left}
             log.info("first step  %s", format_values(values))
         self.check_overflows()
         # All ranks end as soon as all know that one has too many unreadable files.
@@ -162,8 +159,7 @@ class TrainingLoop(Callback):
         if fault:
             self.step.make_request("bad_data")
         if self.values["bad_data"] or (fault and self.rt.size == 1):
-            other = "data.max_unreadable: another rank has too many unreadable files"
-            raise ValueError(fault or other)
+            raise ValueError(fault or "data.max_unreadable: exceeded on another rank")
         if self.schedule.is_between_updates(self.steps_done):
             if self.parts.before_saving and (due.save_epoch or due.evaluate):
                 self.compute_precise_norms()
@@ -180,9 +176,7 @@ class TrainingLoop(Callback):
     def on_train_end(self, run_context) -> None:
         if self.profiler:
             self.profiler.stop()
-            last = SKIPPED + WARM_UP + RECORDED
-            steps = (SKIPPED + WARM_UP + 1, last, self.run.profile)
-            log.info("run.profile: the trace of steps %d to %d is in %s", *steps)
+            log.info("run.profile: the trace of steps 5 to 9 is in %s", self.run.profile)
 
     def __exit__(self, *error: Any) -> None:
         """Closes the bar and the files of TensorBoard; `Model.train` calls it at its end."""
@@ -309,8 +303,7 @@ class TrainingLoop(Callback):
         if is_stopped:
             self.save()
         if not self.is_finite:
-            problem = "the run ended with weights or statistics that are not finite"
-            self.fail(problem, "the loss scale")
+            self.fail("the last weights or statistics are not finite", "the loss scale")
         if not is_stopped:
             return
         how = f"stopped at step {self.steps_done}, saved; the same command resumes there"

@@ -63,19 +63,3 @@ def use(kernels: Plain) -> Iterator[None]:
         yield
     finally:
         _current.reset(token)
-
-
-@contextmanager
-def shapes_only() -> Iterator[None]:
-    """Inside, compiled kernels of a network that runs eagerly return zeros of the right shapes.
-
-    They cannot compute there: in eager mode, slices and transpositions are views, and the kernels
-    read whole arrays.
-    """
-    from utils.nn.kernels.cpu import CompiledKernel  # here: a training needs it not
-
-    CompiledKernel.only_shapes = True
-    try:
-        yield
-    finally:
-        CompiledKernel.only_shapes = False

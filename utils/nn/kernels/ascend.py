@@ -4,10 +4,10 @@ The dry runs of `scripts/dry_run` count the kernels. Those marked with Ext are o
 """
 
 from functools import partial
-from typing import Callable
+from typing import Callable, Optional
 
 import numpy as np
-from mindspore import ParameterTuple, Tensor, amp, nn, ops
+from mindspore import Parameter, ParameterTuple, Tensor, amp, nn, ops
 from mindspore import dtype as mstype
 from mindspore.ops import constexpr
 from mindspore.ops.auto_generate import (
@@ -18,6 +18,7 @@ from mindspore.ops.auto_generate import (
     LayerNormExt,
     LinalgVectorNorm,
     MeanExt,
+    NPUClearFloatStatusV2,
 )
 
 from utils.nn.kernels import plain
@@ -204,6 +205,40 @@ def shrink(product, factor: Tensor, weight: Tensor) -> Tensor:
 def move_weight(kernel, zero, betas, epsilon, gradient, weight, mean, variance, rate) -> tuple:
     """Without the kernel's own bias correction: its powers of the betas are 0."""
     return kernel(weight, mean, variance, zero, zero, rate, betas[0], betas[1], epsilon, gradient)
+
+
+class StatusFlagCheck(nn.Cell):
+    """`gradients.FiniteCheck` on a 910A, whose arithmetic saturates and sets flags at an overflow.
+
+    The flags are those of all kernels of this rank's device since they were cleared.
+    """
+
+    def __init__(self):
+        super().__init__(auto_prefix=False)
+        zero = Tensor(0, mstype.int32)  # micro-batches of this update with an overflow
+        self.overflow_count = Parameter(zero, name="overflow_count", requires_grad=False)
+
+    def clear(self, clip: Tensor) -> Tensor:
+        """The clip, after the flags are cleared; an evaluation may have set them."""
+        return ops.depend(clip, self.clear_flags())
+
+    def record(self, grads: tuple) -> tuple:
+        """Counts a micro-batch that has set flags; its gradients do not wait for that."""
+        ops.assign_add(self.overflow_count, 1 - self.are_flags_clear(grads).astype(mstype.int32))
+        return grads
+
+    def construct(self, grads: tuple, norm: Optional[Tensor]) -> Tensor:
+        return self.overflow_count == 0
+
+    def reset(self) -> None:
+        ops.assign(self.overflow_count, 0)
+
+    def clear_flags(self) -> Tensor:
+        return NPUClearFloatStatusV2()(Tensor(np.zeros(8, np.int32)))
+
+    def are_flags_clear(self, after: tuple) -> Tensor:
+        """Whether no kernel before those of `after` overflowed; clears the flags."""
+        return amp.all_finite(after)
 
 
 class Ascend(Plain):

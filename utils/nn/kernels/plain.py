@@ -304,11 +304,7 @@ def project_and_pool(
         class_token = part[:, :, :1] if has_token else None
         part = part[:, :, 1:] if has_token else part
         maps = ops.reshape(part, (-1, part.shape[1] // heads, *grid))
-        parts += (
-            convert_to_tokens(
-                pools[i](maps), class_token=class_token, heads=heads, size=maps.shape[1]
-            ),
-        )
+        parts += (convert_to_tokens(pools[i](maps), class_token, heads, maps.shape[1]),)
     return parts
 
 

@@ -73,17 +73,6 @@ def test_the_weighted_loss_of_mixed_targets_equals_pytorch(smoothing):
     assert float(loss.asnumpy()) == pytest.approx(FLIPPED[smoothing], rel=1e-6)
 
 
-def test_weights_of_one_change_no_loss_of_several_data_sets():
-    rows = [(0, 3), (1, 1), (1, 0), (0, 1), (0, 2), (1, 2)]
-    target = Tensor(np.stack([build_target_row(k, label, 0.3) for k, label in rows]))
-    outputs = (Tensor(SCORES), Tensor(SCORES[::-1, :3].copy()))
-    plain = MultiLoss((4, 3), False)(outputs, target)
-    ones = build_multi_loss(0.1, ((1.0,) * 4, (1.0,) * 3))(outputs, target)
-    assert float(ones.asnumpy()) == pytest.approx(float(plain.asnumpy()), rel=1e-6)
-    twice = build_multi_loss(0.1, ((2.0,) * 4, (2.0,) * 3))(outputs, target)
-    assert float(twice.asnumpy()) == pytest.approx(float(plain.asnumpy()), rel=1e-6)
-
-
 def make_sampler(cfg, rows: list) -> TrainSampler:
     return build_sampler(cfg, Runtime(), len(rows), rows)
 

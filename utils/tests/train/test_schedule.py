@@ -3,7 +3,7 @@
 import pytest
 
 from utils.settings import Run
-from utils.train.schedule import Due, Schedule
+from utils.train.schedule import Schedule
 
 
 def list_due(schedule: Schedule, what: str) -> list[int]:
@@ -37,9 +37,3 @@ def test_saving_waits_for_the_end_of_an_update_and_logging_does_not():
     assert between == [0, 2, 4, 6, 7, 9, 11, 13, 14]
     assert list_due(schedule, "save") == [4, 6, 7, 9, 13, 14]
     assert list_due(schedule, "log") == [3, 6, 9, 12, 14]
-
-
-def test_a_resumed_run_repeats_nothing():
-    schedule = Schedule(Run(log_every=4, save_steps=4), epochs=2, steps_per_epoch=8)
-    assert schedule.due(5) == Due()
-    assert schedule.due(8) == Due(log=True, save=True, save_epoch=True)

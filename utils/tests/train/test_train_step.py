@@ -8,11 +8,12 @@ import pytest
 from mindspore import Parameter, Tensor, nn
 
 from utils.nn.dropout import Dropout
+from utils.nn.kernels.ascend import StatusFlagCheck
 from utils.nn.loss import Loss
 from utils.runtime import Runtime
 from utils.settings import Run
 from utils.train.adaptive import LARS
-from utils.train.gradients import StatusFlagCheck, choose_packing
+from utils.train.gradients import choose_packing
 from utils.train.train_step import TrainStep
 
 RNG = np.random.RandomState(0)

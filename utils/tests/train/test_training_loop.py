@@ -9,7 +9,6 @@ from mindspore import Tensor, amp, nn
 from mindspore import dtype as mstype
 
 from scripts.analysis.build_networks import build_train_step
-from tests.event_reader import read_curves
 from tests.helpers import load_smoke_config
 from utils.data.rows import UnreadableFiles
 from utils.data.sampler import TrainSampler
@@ -135,7 +134,7 @@ def test_the_values_of_a_step_are_read_once_and_a_step_late(log_every, tmp_path,
     assert after == expected
     lines = [line for line in log_messages if line.startswith("first step  loss 1 ")]
     assert len(lines) == 1
-    assert re.search(r"  clips_per_second \S+  left \d+:\d\d:\d\d$", lines[0])
+    assert re.search(r"  left \d+:\d\d:\d\d$", lines[0])
     assert loop.line["step"] == 8
     assert loop.directory.saved == ["epoch"]
     assert loop.first_step_seconds > 0
@@ -173,7 +172,7 @@ def test_unreadable_files_of_one_rank_fail_all_ranks_at_the_same_step(
     run_step(loop, Outputs(1, []))
     run_step(loop, Outputs(2, [], bad_data=1))
     assert set(loop.step.requests) == ({"bad_data"} if fault else set())
-    with pytest.raises(ValueError, match=fault or "data.max_unreadable: another rank"):
+    with pytest.raises(ValueError, match=fault or "data.max_unreadable"):
         run_step(loop, Outputs(3, [], bad_data=1))
 
 
@@ -196,14 +195,13 @@ def test_a_state_that_is_not_finite_is_not_saved_and_fails_the_run(
 
 
 @pytest.mark.parametrize("level", ["O1", "O3"])
-def test_bfloat16_needs_no_loss_scale_and_keeps_float32_weights(level, log_messages):
+def test_bfloat16_needs_no_loss_scale_and_keeps_float32_weights(level):
     """MindSpore's CPU back end does not run such a step, but it can be built."""
     overrides = [f"run.amp={level}", "run.amp_dtype=bfloat16", "run.dynamic_loss_scale=true"]
     cfg = load_smoke_config("resnet50", *overrides, "run.loss_scale=1024", "train.ema_decay=0.9")
     step = build_train_step("resnet50", cfg, Runtime())
     assert type(step.scaler) is amp.StaticLossScaler
     assert step.loss_scale == 1
-    assert any("bfloat16 needs no loss scale: that of the config" in line for line in log_messages)
     state = step.state()
     assert {name for name in state if "moving_mean" in name}
     assert {name for name in state if name.startswith("ema")}
@@ -302,22 +300,13 @@ def test_log_lines_become_scalars(tmp_path, log_messages):
     assert scalars == expected
 
 
-def test_a_resumed_run_replaces_the_steps_that_it_repeats_in_tensorboard(tmp_path):
-    pytest.importorskip("tensorboardX")
-    folder = tmp_path / "tensorboard"
-
-    def write_losses(start_step: int, losses: dict[int, float]) -> None:
-        loop = make_loop(tmp_path, steps_done=start_step, tensorboard=True)
-        loop.on_train_begin(None)
-        for step, loss in losses.items():
-            loop.events.add_scalar("train/loss", loss, step)
-        loop.__exit__()
-
-    write_losses(0, {2: 2.0, 4: 4.0, 6: 6.0, 8: 8.0})
-    (old,) = folder.iterdir()
-    old.rename(old.with_name("events.out.tfevents.1"))  # names are of seconds
-    write_losses(4, {6: 60.0})
-    assert read_curves(folder)["train/loss"] == {2: 2.0, 4: 4.0, 6: 60.0}
+def test_a_resumed_run_replaces_the_steps_that_it_repeats_in_tensorboard(tmp_path, monkeypatch):
+    """`purge_step`: the first step whose older values TensorBoard hides."""
+    tensorboard = pytest.importorskip("tensorboardX")
+    options = {}
+    monkeypatch.setattr(tensorboard, "SummaryWriter", lambda folder, **o: options.update(o))
+    make_loop(tmp_path, steps_done=4, tensorboard=True).on_train_begin(None)
+    assert options["purge_step"] == 5
 
 
 def test_a_line_has_the_means_and_times_of_its_window(tmp_path, monkeypatch):

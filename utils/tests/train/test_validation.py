@@ -55,19 +55,14 @@ def validate_epochs(validation: Validation, count: int, first: int = 1) -> list[
     return ends
 
 
-def test_the_first_of_the_best_epochs_is_kept(tmp_path):
-    validation = make_validation(Recorder([2.0, 1.0, 3.0, 1.0]), tmp_path, keep_best="loss")
+@pytest.mark.parametrize("metric", ["loss", "top1"])
+def test_the_first_of_the_best_epochs_is_kept_and_the_loss_decides_a_tie(metric, tmp_path):
+    validation = make_validation(Recorder([2.0, 1.0, 3.0, 1.0]), tmp_path, keep_best=metric)
     validate_epochs(validation, 4)
     assert read_weights(tmp_path / "best.ckpt")["bias"].tolist() == [2.0, 2.0]
     line = {"epoch": 2, "top1": 0.5, "loss": 1.0, "videos": 40, "weights": "trained"}
     values = json.loads((tmp_path / "best.json").read_text())
-    assert values == {"keep_best": "loss", "validation": line}
-
-
-def test_equal_accuracies_are_decided_by_the_loss(tmp_path):
-    validation = make_validation(Recorder([2.0, 1.0, 3.0]), tmp_path, keep_best="top1")
-    validate_epochs(validation, 3)
-    assert read_weights(tmp_path / "best.ckpt")["bias"].tolist() == [2.0, 2.0]
+    assert values == {"keep_best": metric, "validation": line}
 
 
 def test_of_few_videos_the_last_epoch_is_kept_and_patience_still_ends_the_run(

@@ -87,9 +87,8 @@ class Product(MatMul):
         self.kernel = kernel
 
     def construct(self, x: Tensor, y: Tensor) -> Tensor:
-        products = self.kernel(
-            ops.reshape(x, (-1, *x.shape[-2:])), ops.reshape(y, (-1, *y.shape[-2:]))
-        )
+        x3, y3 = ops.reshape(x, (-1, *x.shape[-2:])), ops.reshape(y, (-1, *y.shape[-2:]))
+        products = self.kernel(x3, y3)
         return ops.reshape(products, (*x.shape[:-2], *products.shape[1:]))
 
 
@@ -150,11 +149,9 @@ class Cpu(Plain):
             count = len(outputs)
 
         def infer_shape(*shapes):
-            if isinstance(outputs, int):
-                return shapes[outputs]
-            if isinstance(outputs, tuple):
-                return tuple(shapes[k] for k in outputs)
-            return outputs(*shapes)
+            if callable(outputs):
+                return outputs(*shapes)
+            return shapes[outputs] if count == 1 else tuple(shapes[k] for k in outputs)
 
         def infer_type(first, *_):
             return first if count == 1 else (first,) * count
@@ -268,9 +265,7 @@ class Cpu(Plain):
             return gradient(dout, x, settings), ops.zeros_like(settings)
 
         operator = self.bind(
-            "max_pool",
-            lambda x, _: convolve_shape(stride, x, (x[1], 1, kernel, kernel)),
-            bprop,
+            "max_pool", lambda x, _: convolve_shape(stride, x, (x[1], kernel, kernel)), bprop
         )
         return Kernel(operator, [kernel, stride, (kernel - 1) // 2])
 
