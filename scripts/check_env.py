@@ -111,9 +111,8 @@ def check_devices() -> list[Line]:
     text = run_python(LIST_KINDS)
     usable = [kind for line in text if line.startswith("kinds ") for kind in line.split()[1:]]
     lacking = advise_library(" ".join(text))
-    advice = (
-        "" if usable else lacking or f"MindSpore fails: {format_line(' '.join(text[-1:]), 200)}"
-    )
+    failure = lacking or f"MindSpore fails: {format_line(' '.join(text[-1:]), 200)}"
+    advice = "" if usable else failure
     lines = [Line("devices", ", ".join(usable) or "unknown", advice, fatal=bool(lacking))]
     for kind, needs in NEEDS.items():
         count = count_devices(kind)

@@ -123,22 +123,18 @@ def main(
         write_config_file(config, start, videos, classes, counted, fitting)
     cfg = load_config(network.config, config)
     if cfg.class_counts != (len(classes),):
-        raise ValueError(
-            f"{labels} has {len(classes)} classes, and {config} is for {cfg.class_counts[0]}: "
-            f"delete it and {cfg.run.out}, or choose another --out"
-        )
+        old = f"{config} and {cfg.run.out}"
+        raise ValueError(f"{labels} has other classes than {old}: delete these, or choose --out")
     return run_steps(folder, network, cfg, videos)
 
 
 def check_videos(videos: Path, suffixes: Sequence[str], group: str) -> None:
-    """Raises ValueError if the folder is no data set, or a class has only one video."""
+    """Raises ValueError if the folder is no data set, or a class has fewer than two videos."""
     folders = scan_class_folders(videos, suffixes)
-    single = [name for name, files in folders.classes.items() if len(files) == 1]
-    if single:
-        raise ValueError(
-            f"VIDEOS: classes with one video: {join_names(single, MAX_SHOWN)}; a class needs two, "
-            "for training and test: add videos, or move its folder away"
-        )
+    few = [name for name, files in folders.classes.items() if len(files) < 2]
+    if few:
+        shown = join_names(few, MAX_SHOWN)
+        raise ValueError(f"VIDEOS: a class needs two, for training and test; add some to: {shown}")
     if group:
         find_sources([name for files in folders.classes.values() for name in files], group)
 
@@ -147,9 +143,7 @@ def check_config(config: Path, recipe: str, network: Network, settings: Sequence
     """Raises ValueError if a config file is of another recipe, or has another setting."""
     made_of = re.match(r"# (.*) for the videos of ", read_text(config, str(config)))
     if made_of and made_of[1] != recipe:
-        raise ValueError(
-            f"--recipe: {config} is of {made_of[1]}, not of {recipe}; choose another --out"
-        )
+        raise ValueError(f"--recipe: {config} is of {made_of[1]}; choose another --out")
     cfg = load_config(network.config, config)
     for setting in settings:
         if load_config(network.config, config, [setting]) != cfg:

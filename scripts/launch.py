@@ -35,13 +35,7 @@ from typing import NamedTuple, Optional
 
 import psutil
 
-from scripts.launcher.launch_config import (
-    HCCL_TIMEOUTS,
-    Job,
-    divide_cores,
-    read_job,
-    reserve_port,
-)
+from scripts.launcher.launch_config import HCCL_TIMEOUTS, Job, divide_cores, read_job, reserve_port
 from utils import signals
 from utils.cli import exit_on_broken_pipe, prepare_streams, show_usage
 from utils.cores import LAUNCHER_CORES, list_affinity

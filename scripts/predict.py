@@ -84,12 +84,8 @@ def main(
     videos = list_videos(videos, VIDEO_SUFFIXES if reads_videos else IMAGE_SUFFIXES)
     inputs = [*videos, checkpoint_path, labels]
     if options.save:
-        if part or executor != PROCESSES:
-            raise ValueError("--save reads in this process; it does not go with --part, --executor")
-        if len(videos) > 1:
-            raise ValueError(f"--save takes one VIDEO, not {len(videos)}")
-        if not reads_videos:
-            raise ValueError("--save: the network reads images: scripts/stream.py saves a video")
+        if part or executor != PROCESSES or len(videos) > 1 or not reads_videos:
+            raise ValueError("--save takes one VIDEO, and neither --part nor --executor")
         check_save(options.save, inputs, overwrite)
     spaces = network.list_label_spaces(cfg)
     assign_class_names(spaces, labels, Path(checkpoint_path))  # an error before a file is written

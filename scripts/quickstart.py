@@ -58,11 +58,7 @@ def main(*, device: Device = "CPU") -> None:
     print("TSM in a browser: source .venv/bin/activate")
     print("pip install 'gradio>=6.31,<7' 'numpy<2'")
     paths = [ROOT / "scripts" / "demo.py", DATA / "videos" / "test", results["TSM"]["checkpoint"]]
-    # Below the current folder they start there.
-    demo, examples, checkpoint = (
-        str(path) if short.startswith("..") else short
-        for path, short in zip(paths, map(os.path.relpath, paths))
-    )
+    demo, examples, checkpoint = map(os.path.relpath, paths)
     words = ["python", demo, "--examples", examples, "--checkpoint_path", checkpoint]
     print(shlex.join(words), flush=True)
 

@@ -67,7 +67,7 @@ ERRORS = [
     (f"PREDICT {VIDEO} --labels=synthetic/train.txt", "24 names, the network 8 classes"),
     (f"STREAM {VIDEO} --fps=5", "fps", "online=true"),
     (f"PREDICT {VIDEO} --out={VIDEO}", "--out: cannot write"),
-    ("LISTS --videos synthetic/videos/train", "0 class folders", "CLASS/VIDEO.mp4"),
+    ("LISTS --videos synthetic/videos/train", "0 class folders"),
     (f"SCAN {RESNET} --out new", "resnet50"),
     (f"scripts/data/extract_frames.py {RESNET} --out new", "resnet50 has no lists"),
     ("scripts/analysis/plot_training.py .", "log.jsonl"),

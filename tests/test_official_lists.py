@@ -255,8 +255,6 @@ def test_segments_of_uncut_kinetics_videos(make_lists, tmp_path):
         ("kinetics", ("train.csv", ",19,", ",soon,"), "soon"),
         ("sthv2", ("something-something-v2-labels.json", '"1"', '"2"'), "do not count up"),
         ("moments", ("trainingSet.csv", "clapping/", "claping/"), "'claping'"),
-        ("hmdb51", ("wave_test_split1.txt", ".avi 1", ".avi 7"), "'7'"),
-        ("activitynet", ("activity_net.v1-3.min.json", "training", "train"), "'train'"),
     ],
 )
 def test_damaged_annotations_are_reported_in_one_line(dataset, damage, message, tmp_path):

@@ -1,4 +1,4 @@
-"""Lists of a user's videos in class folders; check_env.py and plot_training.py."""
+"""Lists of a user's videos in class folders; plot_training.py."""
 
 import json
 from collections import Counter
@@ -168,15 +168,6 @@ def test_images_are_linked_into_a_folder_of_each_list(folder, make_lists, tmp_pa
     assert sorted(sum(links, [])) == ["a.PNG", "a.PNG", "c.jpeg", "more_b.jpg", "more_b.jpg"]
     assert all(path.read_text() for path in out.rglob("*.*"))
     assert sorted(path.name for path in (out / "test").iterdir()) == ["alone", "jump", "run far"]
-
-
-def test_check_env_prints_packages_and_devices_on_one_screen(run_here):
-    done = run_here("scripts/check_env.py")
-    result = read_result(done)
-    *screen, _ = done.stdout.splitlines()
-    assert len(screen) < 24
-    assert result["missing"] == []
-    assert result["found"]["devices"].startswith("CPU")
 
 
 def test_plot_training_draws_the_curves_of_runs(run_here, tmp_path):

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 import yaml
 
-from scripts.analysis.plan_allreduce import RANKS, Cluster, count_backward, time_positions
+from scripts.analysis.plan_allreduce import RANKS
 from scripts.dry_run import stub_libraries
 from scripts.dry_run.simulator import Machine, dry_run
 from tests.helpers import read_rows, run_json
-from utils.complexity import LayerCost
 from utils.files import ROOT
 from utils.load_config import load_config
 from utils.networks import find_network
@@ -64,15 +63,3 @@ def test_every_planned_segment_starts_at_its_planned_position(folder):
     assert len(planned) > 2
     np.testing.assert_allclose(started, [*planned, 1.0], atol=TOLERANCE)
     assert np.diff(planned).min() > 2 * TOLERANCE
-
-
-def test_positions_of_a_dry_run_get_the_counted_times():
-    names = ["a.w", "b.w"]
-    counts = {"macs": 1, "inputs": 1, "outputs": 1, "parameters": 1}
-    layers = [LayerCost(name, kind="dense", **counts) for name in "ab"]
-    cluster = Cluster(step_seconds=3.0)
-    counted = count_backward(names, sizes=[4, 4], layers=layers, batch=1, cluster=cluster)
-    result = time_positions({"a.w": 1.0, "b.w": 0.25}, counted, CHIP)
-    np.testing.assert_allclose(result.ready, [3.0, 1.5])
-    with pytest.raises(ValueError, match="--chip ascend910b: b.w"):
-        time_positions({"a.w": 1.0}, counted, CHIP)

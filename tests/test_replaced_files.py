@@ -35,7 +35,6 @@ FOLDERS = [
     ("scripts/extract_features.py CKPT data/test.txt", "--out", "index.csv"),
     ("scripts/analysis/fuse_scores.py a b", "--report", "report.json"),
     ("scripts/analysis/plan_allreduce.py TSM --devices 8", "--out", "plan.csv"),
-    ("scripts/analysis/dry_run.py TSM --chip ascend910b", "--keep", "log.txt"),
     ("scripts/data/check_videos.py TSM", "--out", "train.txt.scan.jsonl"),
     ("scripts/data/reencode_videos.py TSM", "--out", "train.txt"),
     ("scripts/data/extract_frames.py TSM", "--out", "labels.txt"),

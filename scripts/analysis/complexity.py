@@ -31,19 +31,11 @@ from utils.complexity import LayerCost, count_layers
 from utils.networks import Network
 from utils.settings import NetworkConfig, Run
 
-COMPUTING = {  # kind of operator: its name in the last column
-    "1x1 convolution": "1x1",
-    "spatial convolution": "spatial",
-    "temporal convolution": "temporal",
-    "3-D convolution": "3-D",
-    "depthwise convolution": "depthwise",
-    "dense": "dense",
-    "attention": "attention",
-}
+COMPUTING = ("1x1 convolution", "spatial convolution", "temporal convolution", "3-D convolution")
+COMPUTING += ("depthwise convolution", "dense", "attention")  # kinds with multiply-adds
 SIZES = ("input", "activation", "gradient")
 COLUMNS = ("network", "clip", "parameters", "G mult-adds")
 COLUMNS += (*(f"{name} MB" for name in SIZES), *(f"per {name} B" for name in SIZES))
-COLUMNS += ("% of multiply-adds",)
 SUMS = ("macs", "parameters", "inputs", "outputs")  # of a layer, and over the layers of a kind
 
 
@@ -56,15 +48,10 @@ def main(network: Network, cfg: NetworkConfig, *, layers: bool = False) -> None:
     name = cfg.run.out.name
     row = summarize(clip, costs)
     result = {"network": name, **row}
-    fractions = [
-        f"{title} {100 * row['kinds'][kind]['macs'] / row['multiply_adds']:.1f}"
-        for kind, title in COMPUTING.items()
-        if kind in row["kinds"] and row["kinds"][kind]["macs"] >= 5e-4 * row["multiply_adds"]
-    ]
     numbers = [row["parameters"], row["multiply_adds"] / 1e9]
     numbers += [row[f"{size}_bytes"] / 1e6 for size in SIZES]
     numbers += [row[f"per_{size}_byte"] for size in SIZES]
-    print_table(COLUMNS, [[name, "x".join(map(str, clip)), *numbers, ", ".join(fractions)]])
+    print_table(COLUMNS, [[name, "x".join(map(str, clip)), *numbers]])
     kinds = [[kind, *sums.values()] for kind, sums in row["kinds"].items()]
     print_table(("kind", "layers", *SUMS), kinds)
     if layers:
@@ -75,7 +62,7 @@ def main(network: Network, cfg: NetworkConfig, *, layers: bool = False) -> None:
 
 
 def summarize(clip: tuple[int, ...], layers: Sequence[LayerCost]) -> dict:
-    order = [*COMPUTING, *(layer.kind for layer in layers)]  # kinds with multiply-adds come first
+    order = [*COMPUTING, *(layer.kind for layer in layers)]
     kinds = {}
     for kind in sorted({layer.kind for layer in layers}, key=order.index):
         own = [layer for layer in layers if layer.kind == kind]

@@ -2,14 +2,14 @@
 """Dry run: compiles one step for an Ascend or a GPU on a machine without either.
 
     python scripts/analysis/dry_run.py --config_path Y --chip ascend910b
-        [--ranks 8] [--mode train|eval] [--cores 24] [--cann FOLDER] [--keep FOLDER]
+        [--ranks 8] [--mode train|eval] [--cores 24] [--cann FOLDER]
         [--network tsm] [--section.key=value ...]
 
 The chip is ascend910b, ascend910, ascend910_93 or gpu (an A100). --ranks is the number of devices
 that train together, of which rank 0 is simulated; --cores the number of cores of its host.
 MindSpore compiles the graph for the chip, selects kernels and plans memory, on stub libraries that
-gcc builds in a minute, or on an installed CANN (--cann); nothing is computed. --keep saves
-MindSpore's log, graphs and execution order. docs/accelerators.md explains what a dry run proves.
+gcc builds in a minute, or on an installed CANN (--cann); nothing is computed. docs/accelerators.md
+explains what a dry run proves.
 
 Prints the kernels of a step by library and by name, kernels of the AI CPU, peak memory and the
 position of each AllReduce in the backward pass. The last line of stdout is one JSON object. Exit
@@ -45,10 +45,9 @@ def main(
     mode: Literal[MODES] = MODES[0],
     cores: cli.PositiveInt = CORES,
     cann: Optional[Path] = None,
-    keep: Optional[Path] = None,
 ) -> int:
     machine = Machine(chip, ranks=ranks, cores=cores, cann=cann)
-    result = dry_run(network.name, cfg=cfg, machine=machine, mode=mode, keep=keep)
+    result = dry_run(network.name, cfg=cfg, machine=machine, mode=mode)
     name = cfg.run.out.name
     memory = cfg.run.device_memory
     fits = result.peak_bytes <= memory << 30

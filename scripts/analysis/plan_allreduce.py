@@ -29,7 +29,7 @@ import argparse
 import csv
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal, NamedTuple, Optional, Union
 
@@ -47,6 +47,8 @@ from utils.train.gradients import MOST_SEGMENTS, segment_ends, segments_of
 
 RANKS = 8  # of a dry run; the order of gradients is the same for any number above 1
 BEST = "best"
+COLUMNS = ("devices", "split", "segment", "first_layer", "last_layer", "tensors", "bytes")
+COLUMNS += ("ready_ms", "begin_ms", "end_ms")
 Sizes = Union[float, np.ndarray]  # bytes, or seconds, of one AllReduce or of several
 GIGA = 1e9
 MICRO = 1e-6
@@ -83,8 +85,7 @@ class Cluster:
 
     def __post_init__(self):
         positive = ("devices_per_node", "bandwidth", "local_bandwidth", "tflops")
-        for name in (*positive, "latency", "local_latency", "step_seconds"):
-            value = getattr(self, name)
+        for name, value in vars(self).items():
             if not 0 <= value < math.inf or (name in positive and not value):
                 bound = "above 0" if name in positive else "0 or more"
                 raise ValueError(f"{name} must be {bound}, not {value}")
@@ -94,10 +95,8 @@ class Cluster:
         if devices <= self.devices_per_node:
             return 1
         if devices % self.devices_per_node:
-            raise ValueError(
-                f"{devices} devices are not whole nodes of {self.devices_per_node} "
-                "(devices_per_node of --cluster)"
-            )
+            nodes = f"nodes of devices_per_node={self.devices_per_node}"
+            raise ValueError(f"--devices: {devices} are not whole {nodes}")
         return devices // self.devices_per_node
 
     def all_reduce_seconds(self, size: Sizes, devices: int) -> Sizes:
@@ -250,17 +249,6 @@ def read_counts(text: str) -> list[int]:
     return sorted({int(word) for word in words})
 
 
-def read_cluster(text: str) -> Cluster:
-    """The machines from settings as YAML: {tflops: 8, ...}."""
-    try:
-        values = load_yaml(text)
-        if not isinstance(values, dict):
-            raise ValueError("expected settings, as in {tflops: 8, latency: 5}")
-        return build_dataclass(Cluster, values, "")
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
 def main(
     network: Network,
     cfg: NetworkConfig,
@@ -268,41 +256,41 @@ def main(
     devices: Annotated[list[int], read_counts],
     bandwidth: Optional[float] = None,
     latency: Optional[float] = None,
-    cluster: Optional[Annotated[Cluster, read_cluster]] = None,
+    cluster: str = "{}",
     chip: Optional[Literal[tuple(CHIPS)]] = None,
     out: Optional[Path] = None,
 ) -> None:
-    changes = {"bandwidth": bandwidth, "latency": latency}
-    changes = {name: value for name, value in changes.items() if value is not None}
-    cluster = replace(cluster or Cluster(), **changes)
-    nodes = {count: cluster.nodes(count) for count in devices}
+    values = load_yaml(cluster)
+    if not isinstance(values, dict):
+        raise ValueError(f"--cluster: expected settings, as in {{tflops: 8}}, not {cluster}")
+    options = {"bandwidth": bandwidth, "latency": latency}
+    values.update({name: value for name, value in options.items() if value is not None})
+    machines = build_dataclass(Cluster, values, "")
+    nodes = {count: machines.nodes(count) for count in devices}
     name = cfg.run.out.name
     folder = out or cfg.run.out.with_name(f"{name}_plan")
     check_folder(folder, {"plan.csv": "devices,split,segment,"})
 
     # When each gradient is complete on one device, and the splits to compare.
-    backward = time_gradients(network, cfg, cluster, chip)
+    backward = time_gradients(network, cfg, machines, chip)
     ends = layer_ends(backward.names)
     splits = {"one segment": [len(backward.names) - 1], "one a layer": ends}
     if not isinstance(cfg.run.all_reduce, str):
         splits["yaml's own"] = segment_ends(backward.names, cfg.run.all_reduce)
     plans = {}
     for count in devices:
-        plans[count] = {BEST: plan(backward, cluster, count)}
+        plans[count] = {BEST: plan(backward, machines, count)}
         for split, split_ends in splits.items():
-            plans[count][split] = predict(backward, cluster, count, split_ends)
+            plans[count][split] = predict(backward, machines, count, split_ends)
 
-    source = f"in the order of a dry run for {chip}, times from " if chip else ""
-    size = backward.sizes.sum() / 1e6
+    source = f", in the order of a dry run for {chip}" if chip else ""
+    size = f"{backward.sizes.sum() / 1e6:.2f} MB in {len(backward.names)} tensors"
     print(f"{name}: a step of {1e3 * backward.step:.1f} ms on one device,")
-    print(
-        f"gradients of {size:.2f} MB in {len(backward.names)} tensors; {source}counted operations\n"
-    )
+    print(f"gradients of {size}{source}\n")
     summary: dict[int, dict] = {}
     for count, predictions in plans.items():
         print(f"{count} devices ({nodes[count]} x {count // nodes[count]})")
-        columns = f"{'segments':>8} {'exposed ms':>11} {'step ms':>9} {'efficiency':>11}"
-        print(f"  {'split':12} {columns}")
+        print("  split        segments  exposed ms   step ms  efficiency")
         summary[count] = {}
         for split, prediction in predictions.items():
             # Relative to as many devices without communication
@@ -348,55 +336,35 @@ def time_gradients(
     float32 = {"amp": "O0", "cpu_amp": "O0", "amp_dtype": "float16"}
     cfg = drop_pretrained(replace(cfg, run=replace(cfg.run, device="CPU", **float32)))
     step = build_train_step(network.name, cfg, runtime.start(cfg.run))
-    backward = count_backward(
+    counted = count_backward(
         [p.name for p in step.optimizer.parameters],
         sizes=[p.size * p.itemsize for p in step.optimizer.parameters],
         layers=count_layers(step.net, network.get_input_shape(cfg)),
         batch=cfg.data.batch * cfg.data.clips_per_sample,
         cluster=cluster,
     )
-    return time_positions(positions, backward, chip) if chip else backward
-
-
-def time_positions(positions: Mapping[str, float], counted: Backward, chip: str) -> Backward:
-    """The step of `counted` with its gradients complete at `positions`, 0..1, by name.
-
-    Every backward kernel takes the same time, because only the order is known. Raises ValueError if
-    the dry run has other gradients than `counted`.
-    """
-    if set(positions) != set(counted.names):
-        (name, *_) = set(positions) ^ set(counted.names)
-        raise ValueError(f"--chip {chip}: {name} is trained either there or on a CPU, not on both")
-    fractions = np.array([positions[name] for name in counted.names])
+    if not chip:
+        return counted
+    # Every backward kernel takes the same time, because only the order is known.
     forward = counted.step / 3
-    ready = forward + fractions * (counted.step - forward)
-    return replace(counted, ready=np.minimum(ready, counted.step))
+    fractions = np.array([positions[name] for name in counted.names])
+    return replace(counted, ready=forward + fractions * (counted.step - forward))
 
 
 def write_table(folder: Path, backward: Backward, plans: dict) -> None:
     """Writes plan.csv, with a row for every segment of every split."""
-    rows = [
-        {
-            "devices": count,
-            "split": name,
-            "segment": i,
-            "first_layer": layer_of(backward.names[segment.first_gradient]),
-            "last_layer": layer_of(backward.names[segment.last]),
-            "tensors": segment.last - segment.first_gradient + 1,
-            "bytes": segment.size,
-            "ready_ms": round(1e3 * segment.ready, 4),
-            "begin_ms": round(1e3 * segment.begin, 4),
-            "end_ms": round(1e3 * segment.end, 4),
-        }
-        for count, predictions in plans.items()
-        for name, prediction in predictions.items()
-        for i, segment in enumerate(prediction.segments)
-    ]
     path = folder / "plan.csv"
     with report_write_errors(path, "--out"), open_replacement(path, newline="") as file:
-        writer = csv.DictWriter(file, rows[0])
-        writer.writeheader()
-        writer.writerows(rows)
+        writer = csv.writer(file)
+        writer.writerow(COLUMNS)
+        for count, predictions in plans.items():
+            for name, prediction in predictions.items():
+                for i, segment in enumerate(prediction.segments):
+                    first, last, size, *times = segment
+                    layers = [layer_of(backward.names[k]) for k in (first, last)]
+                    milliseconds = [round(1e3 * seconds, 4) for seconds in times]
+                    row = (count, name, i, *layers, last - first + 1, size, *milliseconds)
+                    writer.writerow(row)
 
 
 if __name__ == "__main__":

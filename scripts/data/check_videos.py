@@ -188,9 +188,8 @@ def describe_repeats(lists: Mapping[str, Sequence[Record]]) -> list[str]:
     """
     paths = [record.path for records in lists.values() for record in records]
     first = {path: group[0] for group in find_equal_files(paths) for path in group}
-    found: list[tuple[str, list[list[Record]]]] = []
+    found: dict[str, list[list[Record]]] = {}
     samples: dict[str, dict[Hashable, list[Record]]] = {}
-    lines = []
     for name, records in lists.items():
         samples[name] = defaultdict(list)
         for record in records:
@@ -198,16 +197,17 @@ def describe_repeats(lists: Mapping[str, Sequence[Record]]) -> list[str]:
             samples[name][record.dataset_index, path, record.segment].append(record)
         repeated = [group for group in samples[name].values() if len(group) > 1]
         contrary = [group for group in repeated if any(r.label != group[0].label for r in group)]
-        found.append((f"{name} has samples more than once", repeated))
-        found.append((f"{name} has equal samples with different labels", contrary))
+        found[f"{name} has samples more than once"] = repeated
+        found[f"{name} has equal samples with different labels"] = contrary
     for (a, of_a), (b, of_b) in itertools.combinations(samples.items(), 2):
         both = [[of_a[key][0], *group] for key, group in of_b.items() if key in of_a]
-        found.append((f"{a} and {b} have the same samples", both))
-    for what, groups in found:
-        if groups:
-            names = join_names(list(dict.fromkeys(record.path for record in groups[0])), MAX_SHOWN)
-            lines.append(f"{what} ({len(groups)}), for example {names}")
-    return lines
+        found[f"{a} and {b} have the same samples"] = both
+    return [
+        f"{what} ({len(groups)}), for example "
+        + join_names([*dict.fromkeys(record.path for record in groups[0])], MAX_SHOWN)
+        for what, groups in found.items()
+        if groups
+    ]
 
 
 if __name__ == "__main__":

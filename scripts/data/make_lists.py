@@ -167,28 +167,21 @@ def list_own_videos(
     files = {f"{name}{ending}": splits[name] for name in splits}
     if names == "csv" and test < 1 and not val:
         files["val.csv"] = tested
-    contrary = [group for group in result.twins if len({*map(get_class, group)}) > 1]
-    for what, groups in (
-        ("groups of equal files, listed once", result.twins),
-        ("of them are in several classes; the first counts", contrary),
-    ):
-        if groups:
-            shown = join_names([" = ".join(group) for group in groups], MAX_SHOWN)
-            print_line(f"{len(groups)} {what}: {shown}")
+    if result.twins:
+        contrary = sum(len({*map(get_class, group)}) > 1 for group in result.twins)
+        shown = join_names([" = ".join(group) for group in result.twins], MAX_SHOWN)
+        what = f"groups of equal files, {contrary} of them in several classes; the first counts"
+        print_line(f"{len(result.twins)} {what}: {shown}")
     labels = {int(line.rsplit(" ", 1)[1]) for line in tested}
     single = [name for label, name in enumerate(classes) if label not in labels]
     if single:
-        what = "source" if group else "video"
-        shown = f"{join_names(single, MAX_SHOWN)}; add videos, or move its folder away"
-        print_line(f"classes with one {what}, which no test covers: {shown}")
-    for line in (describe_left_out(result.scan, kind), describe_numbered(classes)):
-        if line:
-            print_line(line)
+        print_line(f"classes that no test covers: {join_names(single, MAX_SHOWN)}; add videos")
+    for line in filter(None, (describe_left_out(result.scan, kind), describe_numbered(classes))):
+        print_line(line)
     counts = {"classes": len(classes), **{name: len(splits[name]) for name in splits}}
     counts.update(others=len(result.scan.others), system=len(result.scan.system))
     counts["twins"] = len(result.twins)
-    if sources:
-        counts["sources"] = len(set(sources.values()))
+    counts |= {"sources": len(set(sources.values()))} if sources else {}
     return counts, {**files, "labels.txt": classes}
 
 

@@ -63,11 +63,9 @@ def main(
         images += [(os.path.join(folder, name), names.index(folder)) for name in files]
     if not images:
         raise ValueError(f"--source: {source} has no class folder with images")
-    packed = {label for _, label in images}
-    empty = [name for label, name in enumerate(names) if label not in packed]
-    for what, odd in (("no images of a class", left_out), ("classes without images", empty)):
-        if odd:
-            print_line(f"{source}: {what} ({len(odd)}): {join_names(odd, MAX_SHOWN)}")
+    if left_out:
+        shown = join_names(left_out, MAX_SHOWN)
+        print_line(f"{source}: no images of a class ({len(left_out)}): {shown}")
     try:
         with make_drafts(target.parent) as drafts:
             writer = FileWriter(str(drafts / target.name), shard_num=shards)

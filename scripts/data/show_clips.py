@@ -76,7 +76,16 @@ def main(
             space.clips = space.crops = 1
     result: dict[str, Any] = {"sheet": str(out / "clips.png")}
     if split == "train":
-        rows, parts = prepare_training(network, cfg, replace(rt, size=devices))
+        from scripts.analysis.build_networks import drop_pretrained  # here, with MindSpore
+        from utils.train.plan import Plan
+
+        # The rows of the first device in the run, and its parts with random weights
+        cfg = drop_pretrained(cfg)
+        records = network.read_records(cfg, "train")
+        sampler = network.build_train_sampler(cfg, records, replace(rt, size=devices))
+        epochs = cfg.train.epochs
+        rows = network.train_rows(records, cfg=cfg, sampler=sampler, epochs=epochs, skip=0)
+        parts = find_build(network.name)(cfg, Plan(network, cfg, rt, sampler))
         clips = islice(read_training(rows, parts.mix, count), count)
         result.update(lr=str(out / "lr.png"), updates=len(parts.lr))
     else:
@@ -86,29 +95,16 @@ def main(
     with report_write_errors(out, "--out"):
         write_text(out / "clips.json", json.dumps(result) + "\n")
     if split == "train":
-        batch = rows.sampler.effective_batch_size(cfg.train.accumulation_steps)
+        batch = sampler.effective_batch_size(cfg.train.accumulation_steps)
         figure = Figure(figsize=(9, 3), layout="constrained")
         axes = figure.subplots()
         updates = len(parts.lr)
         axes.plot(np.arange(1, updates + 1), parts.lr, ".-" if updates < 100 else "-")
-        text = f"{batch} samples each, {cfg.train.epochs} epochs"
+        text = f"{batch} samples each, {epochs} epochs"
         axes.set(title=f"learning rate of {updates} updates: {text}", xlabel="update")
         save(figure, out / "lr.png")
     draw_preview(out / "clips.png", f"{split}, {len(lines)} clips", [row for _, row in lines])
     print(json.dumps(result))
-
-
-def prepare_training(network: Network, cfg: NetworkConfig, rt: runtime.Runtime) -> tuple:
-    """The rows of the first device in the run, and its `TrainParts` with random weights."""
-    from scripts.analysis.build_networks import drop_pretrained  # here, with MindSpore
-    from utils.train.plan import Plan
-
-    cfg = drop_pretrained(cfg)
-    records = network.read_records(cfg, "train")
-    sampler = network.build_train_sampler(cfg, records, rt)
-    plan = Plan(network, cfg, replace(rt, size=1), sampler)
-    rows = network.train_rows(records, cfg=cfg, sampler=sampler, epochs=cfg.train.epochs, skip=0)
-    return rows, find_build(network.name)(cfg, plan)
 
 
 def read_training(rows: TrainRows, mix: Any, count: int) -> Iterator[Clip]:

@@ -49,9 +49,8 @@ def main(*, annotations: Path, images: Path, out: Path) -> None:
     except Exception as error:  # a file can make Python and its readers raise almost anything
         if str(error).startswith("--"):
             raise
-        raise ValueError(
-            f"--annotations: {annotations} is not in the official form: {error}"
-        ) from None
+        reason = f"{type(error).__name__}, {error}"
+        raise ValueError(f"--annotations: {annotations} is not in its form: {reason}") from None
     for name in (name for pair in classes.items() for name in pair):
         if not re.fullmatch(r"\w[\w.]*", name):  # it could lead to another folder
             raise ValueError(f"--annotations: {annotations} has {name!r}, which is no name")

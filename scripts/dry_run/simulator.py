@@ -16,7 +16,6 @@ import json
 import os
 import platform
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -28,7 +27,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
 from scripts.dry_run.stub_libraries import SOURCES, build_stubs
-from utils.files import check_folder, get_cache_folder, report_write_errors
+from utils.files import get_cache_folder
 from utils.load_config import to_yaml
 from utils.processes import describe_exit, die_with_parent
 from utils.settings import Device, NetworkConfig
@@ -90,10 +89,7 @@ class Machine:
             # Its simulation has a substitute for HCCL, but not for NCCL.
             raise ValueError(f"--ranks and --cann are for Ascend, not for --chip {self.chip}")
         if self.cann and not (self.cann / "lib64" / "libascendcl.so").is_file():
-            raise ValueError(
-                f"--cann: {self.cann} has no lib64/libascendcl.so; give the folder that CANN's "
-                "set_env.sh calls ASCEND_HOME_PATH"
-            )
+            raise ValueError(f"--cann: {self.cann} has no lib64/libascendcl.so")
 
 
 class ScheduledKernel(NamedTuple):
@@ -136,24 +132,20 @@ def dry_run(
     cfg: NetworkConfig,
     machine: Machine,
     mode: str = MODES[0],
-    keep: Optional[Path] = None,
     separate_gradients: bool = False,
 ) -> DryRun:
     """Compiles and runs one step of a network on a simulated machine.
 
-    `cfg` are the settings of the network; `run.device` is replaced. `mode` is train or eval, `keep`
-    a folder for MindSpore's log and execution order. With `separate_gradients` every gradient has
-    a separate AllReduce, and `details` lists the `gradients` by name. Raises ValueError for a
-    wrong setting, and if this machine cannot do it.
+    `cfg` are the settings of the network; `run.device` is replaced. `mode` is train or eval. With
+    `separate_gradients` every gradient has a separate AllReduce, and `details` lists the
+    `gradients` by name. Raises ValueError for a wrong setting, and if this machine cannot do it.
     """
     device = CHIPS[machine.chip]
     jit_level = cfg.run.jit_level
     level = "O2" if (machine.chip, jit_level) == ("ascend910", "auto") else jit_level
     if device == "Ascend" and level == "O2" and not machine.cann:  # CANN's graph engine
-        raise ValueError(
-            f"run.jit_level {jit_level} compiles by CANN's graph engine on {machine.chip}: a "
-            "dry run needs --cann for it, or --run.jit_level=O0"
-        )
+        advice = "a dry run needs --cann for it, or --run.jit_level=O0"
+        raise ValueError(f"run.jit_level {jit_level} compiles by CANN's graph engine: {advice}")
     request = {
         "network": network,
         "yaml": to_yaml(replace(cfg, run=replace(cfg.run, device=device))),
@@ -161,14 +153,14 @@ def dry_run(
         "ranks": machine.ranks,
         "separate_gradients": separate_gradients,
     }
-    result = simulate([str(SOURCES / "worker.py"), json.dumps(request)], machine, keep)
+    result = simulate([str(SOURCES / "worker.py"), json.dumps(request)], machine)
     if result.finished and not result.order:
         reason = f"MindSpore did not save the order of its kernels within {SAVING} s after the step"
         return replace(result, finished=False, reason=reason)
     return result
 
 
-def simulate(script: Sequence[str], machine: Machine, keep: Optional[Path] = None) -> DryRun:
+def simulate(script: Sequence[str], machine: Machine) -> DryRun:
     """Runs a Python script with its arguments on a simulated machine.
 
     The last line of its stdout is a JSON object with `finished`, and with `reason` if that is
@@ -177,8 +169,6 @@ def simulate(script: Sequence[str], machine: Machine, keep: Optional[Path] = Non
     sometimes hang on stub libraries, after they have written their files. Raises ValueError if this
     machine cannot do it.
     """
-    if keep:
-        check_folder(keep, {}, "--keep")  # files of two runs would be mixed
     stubs = build_stubs(CHIPS[machine.chip], get_cache_folder() / "dry_run")
     with tempfile.TemporaryDirectory() as temporary:
         unfinished.add(temporary)  # a signal deletes it, and the worker ends with this process
@@ -206,9 +196,6 @@ def simulate(script: Sequence[str], machine: Machine, keep: Optional[Path] = Non
         process.kill()  # no effect if it has ended
         process.wait()
         result = read_run(folder, process.returncode, time.monotonic() - start)
-        if keep:
-            with report_write_errors(keep, "--keep"):
-                shutil.copytree(folder, keep, dirs_exist_ok=True)
     unfinished.discard(temporary)
     return result
 
@@ -252,10 +239,8 @@ def set_environment(machine: Machine, stubs: Path, folder: Path) -> dict[str, st
             own[name] = str(cann)
         own["ASCEND_OPP_PATH"] = str(cann / "opp")
         drivers = (cann / "devlib", cann / f"{platform.machine()}-linux" / "devlib")
-        stub_libraries = stub_cann / "lib64"
-        own["LD_LIBRARY_PATH"] = join_paths(
-            stubs, cann / "lib64", *drivers, stub_libraries, libraries
-        )
+        substitutes = (*drivers, stub_cann / "lib64")
+        own["LD_LIBRARY_PATH"] = join_paths(stubs, cann / "lib64", *substitutes, libraries)
         kernels = cann / "opp" / "built-in" / "op_impl" / "ai_core" / "tbe"
         packages = cann / "python" / "site-packages"
         own["PYTHONPATH"] = join_paths(packages, kernels, modules, folder)
@@ -319,9 +304,7 @@ def read_run(folder: Path, status: int, seconds: float) -> DryRun:
     step_log = log.rpartition(STEP_BEGINS)[2]
     kernels = KERNEL.findall(step_log)
     if not kernels:  # on a GPU, whose kernels the log does not name
-        kernels = [
-            (row.operator, NO_LAUNCH if row.operator in VIEWS else "gpu_kernel") for row in order
-        ]
+        kernels = [(k.operator, NO_LAUNCH if k.operator in VIEWS else "gpu_kernel") for k in order]
     libraries = Counter(library for _, library in kernels)
     peaks = [int(size) << 20 for size in PEAK.findall(log)] or [details.get("peak_bytes", 0)]
     return DryRun(

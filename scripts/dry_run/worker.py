@@ -18,7 +18,6 @@ from utils.entry import prepare_process
 prepare_process(__name__)
 
 import json
-import re
 from dataclasses import replace
 from typing import Any
 
@@ -30,11 +29,6 @@ from utils import runtime
 from utils.load_config import load_config
 from utils.networks import find_network
 from utils.train.gradients import Packing, SegmentSum
-
-# The part of MindSpore's messages that only its developers need begins with one of these.
-DEVELOPERS = re.compile(
-    r"^.*(?:C\+\+ Call Stack|Ascend Error Message|The Traceback of Net Construct)", re.MULTILINE
-)
 
 
 def main(request: dict[str, Any]) -> dict[str, Any]:
@@ -66,10 +60,7 @@ if __name__ == "__main__":
         result = main(json.loads(sys.argv[1]))
     except Exception as error:  # MindSpore raises any kind if it cannot build a graph
         print(error, file=sys.stderr, flush=True)
-        # In one line, without MindSpore's call stack
-        text = DEVELOPERS.split(str(error))[0]
-        lines = [line.strip(" -") for line in text.splitlines()]
-        reason = f"{type(error).__name__}: {' '.join(filter(None, lines))}"[:400]
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"[:400]
         result = {"finished": False, "reason": reason}
     print(json.dumps(result), flush=True)
     # MindSpore writes the execution order and the peak memory while Python ends. Its destructors

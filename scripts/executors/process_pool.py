@@ -198,6 +198,5 @@ def run_on_dask(work: Callable, jobs: Iterable, address: str) -> Iterator[tuple[
                         result = run_alone(work, job)
                     yield job, result
         except (CancelledError, CommClosedError):
-            raise MachineError(
-                f"the Dask scheduler at {address} has ended; run this again"
-            ) from None
+            reason = f"the Dask scheduler at {address} has ended; run this again"
+            raise MachineError(reason) from None

@@ -97,10 +97,8 @@ def read_start(recipe: str, checkpoint: Optional[Path], settings: Sequence[str])
     device = "Ascend" if any(Path("/dev").glob("davinci[0-9]*")) else "CPU"
     values = {key: value for key, _, value in (text.partition("=") for text in settings)}
     if values.get("model.labels", own.get("model", {}).get("labels")) == "multi":
-        raise ValueError(
-            "model.labels multi: folders of classes give a video one label; write lists, and give "
-            "them to train.py (docs/labels.md)"
-        )
+        advice = "write lists, and give them to train.py (docs/labels.md)"
+        raise ValueError(f"model.labels multi: class folders give a video one label; {advice}")
     build = partial(build_config, network.config, name=name, owner=name)
     train = build(copy.deepcopy(own), overrides=[]).train
     epochs = values.get("train.epochs", "")
@@ -112,10 +110,8 @@ def read_start(recipe: str, checkpoint: Optional[Path], settings: Sequence[str])
         if key in OWN_SETTINGS:
             raise ValueError(f"--{key}: VIDEOS and --checkpoint decide it; edit the config file")
     if len(cfg.class_counts) > 1:
-        raise ValueError(
-            f"--recipe: {name} trains on {len(cfg.class_counts)} data sets at once; "
-            "mvit_multi_plain_s_k400_16x4 is a recipe for one"
-        )
+        advice = "mvit_multi_plain_s_k400_16x4 is a recipe for one"
+        raise ValueError(f"--recipe: {name} trains on several data sets at once; {advice}")
     is_slow = checkpoint and cfg.run.device == "CPU" and "train.freeze" not in values
     freeze = "backbone" if is_slow else cfg.train.freeze
     return Start(network, name, own, cfg, values, checkpoint, freeze)
@@ -139,13 +135,8 @@ def inspect_network(start: Start) -> int:
     with draw_no_weights():  # as `utils.inference.checkpoint.build_network`
         net = network.build_model(**cfg.model_arguments())
     if start.checkpoint:
-        checkpoint.load(
-            net,
-            path=start.checkpoint,
-            new_head=True,
-            head=network.classifier,
-            naming=network.parameter_names(),
-        )
+        naming = network.parameter_names()
+        checkpoint.load(net, start.checkpoint, True, head=network.classifier, naming=naming)
     if cfg.run.device != "CPU":
         return cfg.data.batch
     # The forward pass keeps maps for the backward pass, which ends at the first trained layer: a

@@ -79,17 +79,13 @@ def check_driver() -> None:
     try:
         library = ctypes.CDLL("libcuda.so.1")
     except OSError:
-        raise ValueError(
-            "no NVIDIA driver here: the loader does not find libcuda.so.1; install the driver (in "
-            "a container: start it with GPUs), or use --device CPU"
-        ) from None
+        advice = "install it (in a container: start it with GPUs), or use --device CPU"
+        raise ValueError(f"no NVIDIA driver here, libcuda.so.1: {advice}") from None
     count = ctypes.c_int()
     status = library.cuInit(0) or library.cuDeviceGetCount(ctypes.byref(count))
     if not count.value:
-        raise ValueError(
-            f"the NVIDIA driver sees no GPU (status {status}): nvidia-smi should list it; "
-            "CUDA_VISIBLE_DEVICES may hide it"
-        )
+        advice = "nvidia-smi should list it; CUDA_VISIBLE_DEVICES may hide it"
+        raise ValueError(f"the NVIDIA driver sees no GPU (status {status}): {advice}")
 
 
 def find_installed(environ: Mapping[str, str], own: Path) -> Optional[Path]:

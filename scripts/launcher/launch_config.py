@@ -58,10 +58,8 @@ def read_job(arguments: Sequence[str], environ: Mapping[str, str]) -> Job:
     """From `[--restarts=N] DEVICES SCRIPT [arguments]` and the variables of the environment."""
     words = list(arguments)
     restarts = "0"
-    if words and words[0].startswith("--restarts"):
-        _, equals, restarts = words.pop(0).partition("=")
-        if not equals:
-            restarts = words.pop(0) if words else ""
+    if words and words[0].startswith("--restarts="):
+        restarts = words.pop(0).partition("=")[2]
     if len(words) < 2:
         raise ValueError("expected [--restarts=N] DEVICES SCRIPT [arguments]")
     most = MAX_WORKERS_PER_CORE * (os.cpu_count() or 1)
@@ -74,10 +72,8 @@ def read_job(arguments: Sequence[str], environ: Mapping[str, str]) -> Job:
         environ = {**read_table_variables(table, environ), **environ}
     nodes = parse_number("NODES", environ.get("NODES", "1"), 1)
     if nodes > 1 and not {"NODE_RANK", "MASTER_ADDR"} <= environ.keys():
-        raise ValueError(
-            f"NODE_RANK or MASTER_ADDR is missing: with NODES={nodes}, a node needs its number, "
-            "from 0, and the address of node 0"
-        )
+        needs = f"with NODES={nodes}, a node needs its number, from 0, and the address of node 0"
+        raise ValueError(f"NODE_RANK or MASTER_ADDR is missing: {needs}")
     port = environ.get("MASTER_PORT", PORT if nodes > 1 else "")
     # A single node uses its own address, whatever a cluster has exported.
     job = Job(
@@ -110,8 +106,8 @@ def find_script(name: str) -> str:
 def parse_number(name: str, text: str, lowest: int, highest: int = 10**6) -> int:
     if text.isdecimal() and len(text) < 8 and lowest <= int(text) <= highest:
         return int(text)
-    shown = shorten(text, VALUE) or "nothing"
-    raise ValueError(f"{name} must be an integer from {lowest} to {highest}, not {shown}")
+    bounds = f"from {lowest} to {highest}"
+    raise ValueError(f"{name} must be an integer {bounds}, not {shorten(text, VALUE)!r}")
 
 
 def read_table_variables(path: Path, environ: Mapping[str, str]) -> dict[str, str]:
@@ -140,8 +136,7 @@ def resolve_master(name: str) -> str:
     try:
         entries = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-        reason = (isinstance(error, OSError) and error.strerror) or "no name of a host"
-        raise ValueError(f"MASTER_ADDR={name}: {reason}") from None
+        raise ValueError(f"MASTER_ADDR={name}: {error}") from None
     return str(min(entries, key=lambda entry: entry[0] != socket.AF_INET)[4][0])
 
 
@@ -154,10 +149,8 @@ def listen(address: str, port: int) -> socket.socket:
     try:
         return socket.create_server((address, port), family=family, backlog=128)
     except OSError as error:
-        reason = os.strerror(error.errno or 0)
-        raise ValueError(
-            f"MASTER_ADDR={address}, MASTER_PORT={port}: this host, node 0, cannot listen: {reason}"
-        ) from None
+        place = f"MASTER_ADDR={address}, MASTER_PORT={port}"
+        raise ValueError(f"{place}: this host, node 0, cannot listen: {error}") from None
 
 
 def reserve_port() -> socket.socket:
@@ -205,10 +198,8 @@ def read_mpi_environment(environ: Mapping[str, str], role: str) -> dict[str, str
     """
     names = next((names for names in MPI_VARIABLES if environ.get(names[0])), None)
     if names is None:
-        raise ValueError(
-            f"{MPI_VARIABLES[0][0]} is missing: start this by "
-            "mpirun -n 2 python scripts/launch_mpi.py ..."
-        )
+        advice = "start this by mpirun -n 2 python scripts/launch_mpi.py ..."
+        raise ValueError(f"{MPI_VARIABLES[0][0]} is missing: {advice}")
     rank, size, local_rank, local_size = (environ.get(name, "") for name in names)
     master = environ.get("MASTER_ADDR") or ("127.0.0.1" if local_size == size else "")
     if not master:

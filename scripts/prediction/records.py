@@ -14,7 +14,6 @@ import numpy as np
 from scripts.executors.video_jobs import STARTED, Results
 from scripts.prediction.plots import PreviewRow, draw_preview, format_class
 from utils import cli
-from utils.evaluate.label_space import LabelSpace
 from utils.evaluate.windows import read_windows
 from utils.files import check_target, open_replacement, write_text
 from utils.inference.model import Model
@@ -30,7 +29,7 @@ from utils.messages import escape_control, format_line, hide_secrets, print_line
 from utils.video.live import ADDRESS
 from utils.video.media_files import IMAGE_SUFFIXES, describe_left_out, find_files, has_suffix
 from utils.video.reader import DEFAULT_FPS, FrameReader, VideoError, find_time
-from utils.video.windows import Window, split_into_windows
+from utils.video.windows import split_into_windows
 from utils.video.writer import CaptionedVideo
 
 MAX_CLASS_NAME = 200  # characters of a class name in a table
@@ -87,13 +86,9 @@ class Predictor:
         options = self.options
         with self.model.open(video) as source:
             windows = split_into_windows(source, options.window, options.step)
-            parts = track(
-                read_windows(source, windows, self.heads),
-                name=name,
-                total=len(windows),
-                unit="windows",
-                hidden=len(windows) == 1,
-            )
+            parts = read_windows(source, windows, self.heads)
+            count = len(windows)
+            parts = track(parts, name, total=count, unit="windows", hidden=count == 1)
             prediction, best = self.model.score_windows(parts, options.top, options.threshold)
             record = {"video": video, "frames": len(source), "fps": round(source.fps, 3)}
             if options.save:
@@ -102,17 +97,15 @@ class Predictor:
         record["views"] = ", ".join(f"{head.clips}x{head.crops}" for head in self.heads)
         record.update(prediction.describe(options.top))
         title = format_line(Path(video).name, TITLE_LENGTH)
-        if len(windows) > 1:
+        if count > 1:
             start, end = best.window.span
-            count = f"the most confident of {len(windows)} windows"
-            title = f"{title}, {start:.1f} to {end:.1f} s, {count}"
-        rows = self.list_rows(best)
+            title = f"{title}, {start:.1f} to {end:.1f} s, the most confident of {count} windows"
         picture = options.folder / f"{name}.png"
-        draw_preview(picture, title, rows)
+        draw_preview(picture, title, self.list_rows(best))
         record["picture"] = str(picture)
         if self.cam is not None:
             record["cam"] = self.draw_heat_maps(options.folder / f"{name}_cam.png", title, best)
-        if len(windows) > 1:
+        if count > 1:
             record["windows"] = [
                 {"start": start, "end": end, **prediction.select(number).best}
                 for number, (start, end) in enumerate(prediction.windows.round(3).tolist())
@@ -127,7 +120,10 @@ class Predictor:
             shown = ", the middle crop" if head.crops > 1 else ""
             caption = f"{prefix}{head.clips} clips, {head.crops} crops{shown}"
             frames = head.preview_frames(views)
-            times = preview_times(head, result.window, frames.shape[:2])
+            times = None
+            if result.window.fps:  # of several frames in one picture, the first one's
+                indices = head.frame_indices(result.window).reshape(*frames.shape[:2], -1)
+                times = result.window.find_time(indices[..., 0])
             entries = rank_classes(head, values, self.options.top, self.options.threshold)
             rows.append(PreviewRow(caption, frames, entries, times))
         return rows
@@ -154,16 +150,6 @@ class Predictor:
                         video.write(number, pixels)
         draw_preview(path, title, rows)
         return [str(file) for file in files]
-
-
-def preview_times(head: LabelSpace, window: Window, shape: tuple) -> Optional[np.ndarray]:
-    """Seconds of the previewed frames, of `shape` (clips, T); None without a frame rate.
-
-    If a picture stands for several frames, its time is that of the first one.
-    """
-    if not window.fps:
-        return None
-    return window.find_time(head.frame_indices(window).reshape(*shape, -1)[..., 0])
 
 
 def save_video(path: Path, source: FrameReader, prediction: Prediction) -> None:

@@ -13,7 +13,7 @@ from typing import NamedTuple, Optional
 import numpy as np
 
 from utils.files import compute_sha256
-from utils.video.media_files import IMAGE_SUFFIXES, VIDEO_SUFFIXES, FolderScan, find_files
+from utils.video.media_files import VIDEO_SUFFIXES, FolderScan, find_files
 
 CONFIG = "finetune.yaml"  # the config file that finetune.py writes into the folder of its results
 SOURCES = 2  # that each list but training gets at least, if that is no more than a fifth of all
@@ -30,8 +30,7 @@ class ClassFolders(NamedTuple):
 def scan_class_folders(folder: Path, suffixes: Sequence[str] = VIDEO_SUFFIXES) -> ClassFolders:
     """Also looks for equal files, for which it reads those of equal size.
 
-    Raises ValueError if there are fewer than two classes, or all videos of a class are also in
-    other classes.
+    Raises ValueError if there are fewer than two classes.
     """
     scan = find_files(folder, suffixes)
     # What is in folders of finetune.py, which have copies and pictures, is no video.
@@ -51,16 +50,8 @@ def scan_class_folders(folder: Path, suffixes: Sequence[str] = VIDEO_SUFFIXES) -
         if "/" in video and video not in again:
             classes[get_class(video)].append(video)
     if len(classes) < 2:
-        file = "IMAGE.jpg" if suffixes == IMAGE_SUFFIXES else "VIDEO.mp4"
-        raise ValueError(
-            f"{folder} has {len(classes)} class folders, but a data set needs two: "
-            f"{folder}/CLASS/{file}"
-        )
-    empty = next((name for name, videos in classes.items() if not videos), None)
-    if empty is not None:
-        raise ValueError(
-            f"{folder}: all files of class {empty} are also in other classes; move it away"
-        )
+        count = f"{len(classes)} class folders with such files"
+        raise ValueError(f"{folder} has {count}, but a data set needs two: {folder}/CLASS/FILE")
     return ClassFolders(classes, scan=scan, twins=twins)
 
 
@@ -176,10 +167,8 @@ def find_sources(videos: Sequence[str], pattern: str) -> dict[str, str]:
     sources = {video: match[1] for video, match in matches.items() if match and match[1]}
     missing = [video for video in videos if video not in sources]
     if missing:
-        count = f"{len(missing)} of {len(videos)}" if sources else f"any of {len(videos)}"
-        raise ValueError(
-            f"--group: {pattern} names no source for {count} files, for example {missing[0]}"
-        )
+        count = f"{len(missing)} of {len(videos)} files"
+        raise ValueError(f"--group: {pattern} names no source for {count}, such as {missing[0]}")
     if len(set(sources.values())) < 2:
         raise ValueError(f"--group: {pattern}: all videos are of one source, {sources[videos[0]]}")
     return sources

@@ -89,7 +89,7 @@ def reencode_video(job: Copy, drafts: str, short_side: int, gop: int, quality: i
 def encode(
     video: FrameReader, path: Path, short_side: int, gop: int, quality: int, key: str
 ) -> None:
-    """Writes all frames of a video with their times; VideoError if they have several sizes.
+    """Writes all frames of a video with their times.
 
     Every group of pictures is closed. Between two reference frames are two non-reference frames,
     which a reader can leave out. The tuning for fast decoding turns off arithmetic coding and the
@@ -115,17 +115,12 @@ def encode(
             "x264-params": f"{groups}:b-pyramid=none:ref=1:psy=0:{DETERMINISTIC}",
         }
         stamp = -1
-        shape = None
         for number, frame in enumerate(video.in_order()):
-            shape = shape or frame.shape
-            if frame.shape != shape:
-                raise VideoError(video.path, video.reader, f"frames {shape} and {frame.shape}")
             frame = downscale(frame, short_side)
             if not number:
-                height, stream.width = frame.shape[:2]
-                stream.height = height
+                stream.height, stream.width = frame.shape[:2]
                 # yuv420p halves the resolution of colours, so it needs even sides.
-                is_odd = height % 2 or stream.width % 2
+                is_odd = frame.shape[0] % 2 or frame.shape[1] % 2
                 stream.pix_fmt = "yuv444p" if is_odd else "yuv420p"
             if stream.pix_fmt == "yuv444p":
                 rgb = av.VideoFrame.from_ndarray(np.ascontiguousarray(frame), format="rgb24")
@@ -157,13 +152,7 @@ def to_yuv420p(frame: np.ndarray) -> av.VideoFrame:
 
 
 def extract_frames(
-    job: Copy,
-    drafts: str,
-    image_tmpl: str,
-    fps: float,
-    short_side: int,
-    quality: int,
-    flow: bool,
+    job: Copy, drafts: str, image_tmpl: str, fps: float, short_side: int, quality: int, flow: bool
 ) -> Finding:
     """Writes the folder of a job; its number of frames, or why the video cannot be read.
 

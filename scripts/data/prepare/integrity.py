@@ -157,11 +157,7 @@ def check_file(job: VideoJob) -> int:
             return read_frames(video, job.depth)
     except (av.error.FFmpegError, OSError, ValueError) as error:  # also VideoError
         # Truncated if the file's own sizes show it; else a wrong kind of file; else broken
-        reason: object = error
-        if isinstance(error, VideoError):
-            reason = error.args[-1]
-        elif isinstance(error, (OSError, av.error.FFmpegError)):
-            reason = error.strerror or error
+        reason = error.args[-1] if isinstance(error, VideoError) else error
         if truncation := find_truncation(path):
             raise BadVideoError("truncated", truncation) from None
         if isinstance(error, EmptySegmentError):

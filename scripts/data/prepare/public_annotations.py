@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from utils.files import read_text
-from utils.messages import format_value, print_line
+from utils.messages import print_line
 from utils.video.media_files import IMAGE_SUFFIXES, VIDEO_SUFFIXES, has_suffix, walk_files
 from utils.video.reader import Segment
 
@@ -54,8 +54,6 @@ def read_kinetics(folder: Path, split: int) -> tuple:
             key = f"{row['youtube_id']}_{int(span.start):06d}_{int(span.end):06d}"
             segments[key] = (row["youtube_id"], f"{span} ")
             parts[KINETICS_SPLITS[row["split"]]].append((key, row["label"]))
-    if not files:
-        raise ValueError(f"--annotations: {folder} has no csv with {sorted(KINETICS_COLUMNS)}")
     names = sorted({name for pairs in parts.values() for _, name in pairs})
     return names, parts["train"], parts["val"], files, segments
 
@@ -104,8 +102,6 @@ def read_hmdb51(folder: Path, split: int) -> tuple:
     """`CLASS_test_split1.txt`: `video 1` is train, `video 2` test, `video 0` neither; sorted."""
     end = f"_test_split{split}.txt"
     files = sorted(folder.glob(f"*{end}"))
-    if not files:
-        raise ValueError(f"--annotations: {folder} has no CLASS{end}")
     parts: dict[str, Pairs] = {"0": [], "1": [], "2": []}
     names = [file.name[: -len(end)] for file in files]
     for name, file in zip(names, files):
@@ -164,10 +160,8 @@ def read_public_annotations(dataset: str, folder: Path, split: int) -> Annotatio
     except Exception as error:  # a file can make Python and its readers raise almost anything
         if str(error).startswith("--"):
             raise
-        reason = f"{type(error).__name__}, {error}"
-        raise ValueError(
-            f"--annotations: {folder} is not in the official form of {dataset}: {reason}"
-        ) from None
+        reason = f"{dataset}: {type(error).__name__}, {error}"
+        raise ValueError(f"--annotations: {folder} is not in the form of {reason}") from None
     return Annotations(names, train, val, files, segments)
 
 
@@ -193,13 +187,8 @@ def match_videos(annotations: Annotations, root: Path, frames: bool) -> dict[str
                 result[name].append(f"{files[video][0]} {times}{label}")
             else:
                 result["missing"].append(f"{name} {key} {label}")
-    listed = result["train"] + result["val"]
-    if not listed:
-        first = next(iter(keys), "none")
-        raise ValueError(f"--videos: {root} has none of {len(keys)} videos, such as {first}")
-    odd = next((line for line in listed if "\n" in line), None)
-    if odd:
-        raise ValueError(f"--videos: {format_value(odd)} has a line break in its name; rename it")
+    if not result["train"] + result["val"]:
+        raise ValueError(f"--videos: {root} has none of the {len(keys)} annotated videos")
     others = sorted(path for key, paths in files.items() if key not in keys for path in paths)
     doubles = sorted(path for key in keys for path in files.get(key, ())[1:])
     return {**result, "others": others, "doubles": doubles}
@@ -226,8 +215,8 @@ def find_videos(root: Path, frames: bool, with_folder: bool = False) -> dict[str
         elif numbers:
             gaps.append(folder)
     if gaps:
-        what = "folders left out, whose frames do not count up from 0 or 1 without a gap"
-        print_line(f"{what} ({len(gaps)}), for example {gaps[0]}")
+        where = f"({len(gaps)}), for example {gaps[0]}"
+        print_line(f"folders left out, whose frames do not count up without a gap {where}")
     return result
 
 

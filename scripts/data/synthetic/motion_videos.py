@@ -189,9 +189,7 @@ def draw_dataset(
     recipe = {"edition": EDITION, "seed": seed}
     existing = json.loads((root / RECIPE).read_text()) if (root / RECIPE).exists() else {}
     if existing and not recipe.items() <= existing.items():
-        raise ValueError(
-            f"{root} was drawn with {existing}, not {recipe}; delete it or name another"
-        )
+        raise ValueError(f"{root} was drawn with {existing}, not {recipe}; name another")
 
     label_of = {motion: k for k, motions in enumerate(classes.values()) for motion in motions}
     lines: dict[str, list[str]] = {"train": [], "test": []}

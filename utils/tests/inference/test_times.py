@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from scripts.prediction.records import PredictOptions, Predictor, preview_times
+from scripts.prediction.records import PredictOptions, Predictor
 from tests.helpers import FileModel, NoNetwork
 from tests.test_predict import NumberReader
 from utils.evaluate.windows import read_windows
@@ -77,8 +77,9 @@ def test_windows_have_the_frames_that_begin_in_them(video):
     with open_video(video) as source:
         (whole,) = split_into_windows(source, 0.0)
         assert (len(whole), whole.span) == (len(STAMPS), pytest.approx((0, END)))
-        times = preview_times(BitReader(), whole, (1, len(STAMPS)))
-        assert times[0] == pytest.approx(np.array(STAMPS) / 1000, abs=2e-3)
+        assert whole.find_time(np.arange(len(STAMPS))) == pytest.approx(
+            np.array(STAMPS) / 1000, abs=2e-3
+        )
         spans = [window.span for window in split_into_windows(source, 4.0, 2.5)]
         assert spans == [pytest.approx(span) for span in ((0, 4), (2.5, 6.5), (5, 9), (6, 10))]
         assert len(split_into_windows(source, 9.0, 0.001)) < 10, "at least a frame between them"
