@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, Optional, Union
 import numpy as np
 
 from utils.files import ROOT, read_text
-from utils.log import log, track
+from utils.log import log
 from utils.messages import check_choice, escape_control, find_nearest, format_value, shorten
 from utils.runtime import Runtime
 from utils.video.decoders import open_path
@@ -35,7 +35,6 @@ from utils.video.reader import MAX_PIXELS, FrameReader, Segment
 FIELDS = {"video": "path label", "frames": "path num_frames label"}
 SEGMENTS = "path start end label"
 CSV_SEGMENTS = "path,start,end,label"  # also a first line that names the columns
-PROGRESS_LINES = 10_000  # a longer file shows a progress bar while its videos are looked up
 MAX_SHOWN = 5  # bad lines named in an error
 MAX_PATH = 150  # characters of a path in an error
 MIN_FRAMES = 3  # a folder of fewer frames is left out
@@ -142,12 +141,9 @@ def read_list(file: AnnotationFile) -> VideoList:
     for label in sorted({label for record in records for label in list_labels(record.label)}):
         name = own[label] if label < len(own) else ""
         if not name or own.count(name) > 1 or known.count(name) != 1:
-            fault = "is the name of several classes"
-            if name not in known:
-                near = find_nearest(name, known)
-                fault = f"is no class of the network{near and f'; nearest: {near}'}"
-            where = f"{file.path}: its label {label}, in {path}"
-            raise ValueError(f"{where} {format_value(name)}, {fault}")
+            fault = f"{format_value(name)}, is not one class of the network"
+            near = find_nearest(name, known)
+            raise ValueError(f"{file.path}: its label {label}, in {path} {fault}; nearest: {near}")
         new_labels[label] = known.index(name)
     changed = sum(label != new for label, new in new_labels.items())
     if changed:
@@ -173,41 +169,39 @@ def read_annotations(
     names the first five.
     """
     exists = os.path.isdir if file.source == "frames" else os.path.isfile
-    lines, form = _read_lines(file)
     records = []
     short = 0
     bad = []
-    hidden = len(lines) <= PROGRESS_LINES
-    for number, text in track(lines, name="checking files", unit="lines", hidden=hidden):
-        try:
-            record = _parse(number, text=text, file=file, form=form, min_frames=min_frames)
-            if record is None:
-                short += 1
-            elif exists(record.path):
-                records.append(record)
-            else:
-                raise ValueError(f"{shorten(repr(record.path), MAX_PATH)} does not exist")
-        except ValueError as error:
-            bad.append(f"line {number}: {error}")
+    for number, _, record in iterate_lines(file, min_frames):
+        if record is None:
+            short += 1
+        elif isinstance(record, str):
+            bad.append(f"line {number}: {record}")
+        elif exists(record.path):
+            records.append(record)
+        else:
+            bad.append(f"line {number}: {shorten(repr(record.path), MAX_PATH)} does not exist")
     if bad:
-        more = f"; and {len(bad) - MAX_SHOWN} more" if len(bad) > MAX_SHOWN else ""
         root = "" if file.root.is_dir() else f", and data.root {file.root} is not a folder"
         shown = "; ".join(bad[:MAX_SHOWN])
-        raise ValueError(f"{file.path}, bad lines ({len(bad)}{root}): {shown}{more}")
+        raise ValueError(f"{file.path}, bad lines ({len(bad)}{root}): {shown}")
     if not records:
         raise ValueError(f"{file.path} lists no video of {min_frames} frames or more")
     return records, short
 
 
-def iterate_lines(file: AnnotationFile) -> Iterator[tuple[int, str, Union[Record, str]]]:
-    """(number, text, record or why it is bad) of every line; does not look for the videos."""
+def iterate_lines(file: AnnotationFile, min_frames: int = 0) -> Iterator[tuple[int, str, Any]]:
+    """(number, text, record) of every line; does not look for the videos.
+
+    Of a bad line, the record is the reason; None if it has fewer than `min_frames` frames.
+    """
     lines, form = _read_lines(file)
     for number, text in lines:
         try:
-            record = _parse(number, text=text, file=file, form=form, min_frames=1)
-            yield number, text, record or "num_frames is 0"
+            record: Any = _parse(number, text, file, form, min_frames)
         except ValueError as error:
-            yield number, text, str(error)
+            record = str(error)
+        yield number, text, record
 
 
 def name_record(record: Any) -> str:
@@ -228,10 +222,9 @@ def _read_lines(file: AnnotationFile) -> tuple[list[tuple[int, str]], str]:
     """(number, text) of the lines with text, and the form of the first one (`_find_form`)."""
     path = file.path
     if not os.path.isfile(path):
-        what = "is not a file" if os.path.exists(path) else "does not exist"
         raise ValueError(
-            f"annotation file {path} {what}: data.root or the list's name is wrong (a relative one "
-            "is looked for below data.root), or make one: scripts/data/make_lists.py"
+            f"annotation file {path} is no file: data.root or the list's name is wrong (a relative "
+            "one is looked for below data.root), or make one: scripts/data/make_lists.py"
         )
     # File names are bytes: surrogate escapes keep those that are not UTF-8.
     text = read_text(path, f"annotation file {path}", "surrogateescape")
@@ -275,9 +268,8 @@ def _join_columns(lines: list[tuple[int, str]], file: AnnotationFile) -> list[tu
     for (number, text), match in zip(lines, columns):
         if match:
             numbers = match[0].split()
-            parts = [text[: match.start()], *numbers[:first], ",".join(numbers[first:])]
-            text = " ".join(part for part in parts if part)
-        joined.append((number, text))
+            text = " ".join([text[: match.start()], *numbers[:first], ",".join(numbers[first:])])
+        joined.append((number, text.rstrip()))
     return joined
 
 
@@ -426,11 +418,7 @@ def read_class_names(path: Path, description: str, classes: int = 0) -> list[str
 
 def describe_numbered(names: Sequence[str]) -> str:
     """What to say if all names of class folders are numbers, but not those of their labels."""
-    odd = [(k, name) for k, name in enumerate(names) if not name.isdecimal() or int(name) != k]
-    if not odd or not all(name.isdecimal() for name in names):
-        return ""
-    label, name = odd[0]
-    return (
-        f"class folders are numbers, and labels count them sorted as text: folder {name} has label "
-        f"{label}"
-    )
+    are_numbers = all(name.isdecimal() for name in names)
+    odd = [(name, k) for k, name in enumerate(names) if are_numbers and int(name) != k]
+    text = "class folders are numbers, and labels count them sorted as text: folder {} has label {}"
+    return text.format(*odd[0]) if odd else ""

@@ -331,11 +331,9 @@ class WorkerPool:
         for sentinel in set(ready) & set(self.sentinels):
             self.sentinels[sentinel].join()
             status = self.sentinels[sentinel].exitcode
-            advice = "run the same command again"
-            if status == -signal.SIGKILL:
-                advice = f"the system does this if memory runs out: lower data.workers; {advice}"
             raise MachineError(
-                f"data.processes: a worker process {describe_exit(status)}; {advice}"
+                f"data.processes: a worker process {describe_exit(status)}; run the same command "
+                "again, and lower data.workers if memory has run out"
             )
         numbers = self.read_results()
         self.submit()

@@ -70,13 +70,8 @@ class CheckpointFile(NamedTuple):
     texts: dict[str, str]
 
 
-class Entry(NamedTuple):
-    """An array, or a part of one: MindSpore splits those above 512 MB. Or a string."""
-
-    name: str
-    kind: str
-    shape: tuple[int, ...]
-    content: memoryview
+# An array, or a part of one: MindSpore splits those above 512 MB. Or a string.
+Entry = tuple[str, str, tuple[int, ...], memoryview]  # name, kind, shape, content
 
 
 def read(path: Path, only: Sequence[str] = ()) -> dict[str, np.ndarray]:
@@ -194,12 +189,12 @@ def parse(path: Path, whole: bytes) -> CheckpointFile:
             raise ValueError("its checksum differs from its content")
     arrays: dict[str, np.ndarray] = {}
     texts: dict[str, str] = {}
-    for name, group in groupby(read_entries(content), key=lambda entry: entry.name):
+    for name, group in groupby(read_entries(content), key=lambda entry: entry[0]):
         if name in arrays or name in texts:
             raise ValueError(f"{name[:SHOWN]} is there twice")
         parts = list(group)
-        if all(part.kind == TEXT for part in parts):
-            text = b"".join(part.content for part in parts)
+        if all(kind == TEXT for _, kind, *_ in parts):
+            text = b"".join(content for *_, content in parts)
             texts[name] = text.decode("utf-32-le", "replace")
         else:
             arrays[name] = join_parts(parts)
@@ -238,22 +233,22 @@ def read_entries(content: memoryview) -> Iterator[Entry]:
         if number != 1 or {*entry} != {1, 2} or {*tensor} != {2, 3}:
             raise ValueError("it is not a list of arrays")
         name, kind = (text.tobytes().decode() for text in (entry[1], tensor[2]))
-        yield Entry(name, kind=kind, shape=tuple(sizes), content=tensor[3])
+        yield name, kind, tuple(sizes), tensor[3]
 
 
 def join_parts(parts: list[Entry]) -> np.ndarray:
     """The array of one name. Raises an error if type, sizes and content do not agree."""
     name, kind, shape, _ = parts[0]
     raw, _, widen = DTYPES[kind.lower()]
-    if any((part.kind, part.shape) != (kind, shape) for part in parts):
+    if any(part[:3] != parts[0][:3] for part in parts):
         raise ValueError(f"the parts of {name[:SHOWN]} differ in type or sizes")
     if shape == (0,):
         shape = ()  # as older MindSpore writes a number
-    size = sum(len(part.content) for part in parts)
+    content = bytearray().join(content for *_, content in parts)
+    size = len(content)
     if not size or math.prod(shape) * get_itemsize(kind.lower()) != size:
         sizes = str(list(shape))[:80]
         raise ValueError(f"{name[:SHOWN]} has {size} bytes for the sizes {sizes} of {kind}")
-    content = bytearray().join(part.content for part in parts)
     return widen(np.frombuffer(content, np.dtype(raw).newbyteorder("<"))).reshape(shape)
 
 

@@ -49,7 +49,6 @@ TIMEOUT = 60  # seconds without a byte
 ATTEMPTS = 3  # connections that end too early
 LARGEST = 2**32  # bytes of a file whose size nobody has published
 SHOWN = 200  # characters of a server's text in a message
-INVALID = "it is no valid address, or that of the proxy is none"
 ADVICE = "a proxy is set by https_proxy, a mirror by ZOO_WEIGHTS_MIRROR"
 
 
@@ -176,8 +175,7 @@ def receive(address: str, part: Path, note: Path, largest: int) -> str:
                         return f"{shown}: {format_error(error)}"
                     if not data:
                         break
-                    is_page = answer.get_content_type() in ("text/html", "application/xhtml+xml")
-                    if is_page or (not position and data.lstrip()[:1] == b"<"):
+                    if not position and data.lstrip()[:1] == b"<":
                         raise ValueError(f"{shown}: the server sends an HTML page")
                     bar.update()
     return f"{shown}: ended after {position} of {size} bytes" if position < size else ""
@@ -202,7 +200,7 @@ def open_address(address: str, headers: dict[str, str]) -> http.client.HTTPRespo
     except (OSError, ValueError, http.client.HTTPException) as error:
         cause = error.reason if isinstance(error, urllib.error.URLError) else error
         # Other messages have a part of the address.
-        text = shorten(format_error(cause), SHOWN) if isinstance(cause, OSError) else INVALID
+        text = shorten(format_error(cause), SHOWN) if isinstance(cause, OSError) else "no address"
         reason = f"cannot be reached: {text}; {ADVICE}"
     raise ValueError(f"{shown}: {reason}")
 

@@ -26,7 +26,6 @@ import os
 import pickle
 import pickletools
 import re
-import reprlib
 import struct
 import zipfile
 import zlib
@@ -64,10 +63,9 @@ class TorchFileError(ValueError):
 
 
 def check(holds: object, text: str, *values: object) -> None:
-    """Raises TorchFileError of `text` unless `holds`; long values in it are cut."""
+    """Raises TorchFileError of `text` unless `holds`; `load` cuts it."""
     if not holds:
-        texts = (value if isinstance(value, str) else reprlib.repr(value) for value in values)
-        raise TorchFileError(text.format(*(value[:200] for value in texts)))
+        raise TorchFileError(text.format(*values))
 
 
 def load(path: Union[str, os.PathLike]) -> object:
