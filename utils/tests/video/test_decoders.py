@@ -140,7 +140,7 @@ def test_a_segment_costs_as_much_at_the_end_as_at_the_start(long_videos, suffix,
 @pytest.mark.parametrize("name", ["h264.mp4", "h264.avi"])
 def test_a_segment_after_the_end_is_unreadable_and_one_across_it_is_shortened(files, name, reader):
     for start, end in ((2.4, 710), (1.01, 1.02)):
-        with pytest.raises(EmptySegmentError, match=f"{name}.*{start} {end}"):
+        with pytest.raises(EmptySegmentError, match=f"{name}.*from {start} to {end}"):
             open_video(files[name], reader, segment=Segment(start, end))
     for end, shortened in ((2.4, False), (2.43, False), (3, True)):  # lists have rounded times
         with open_video(files[name], reader, segment=Segment(2, end)) as video:
@@ -171,7 +171,7 @@ def test_a_segment_of_a_folder_looks_at_its_own_files_only(tmp_path):
     segment = folder.cut(Segment(1, 2))
     assert (list(segment._numbers), segment.shortened) == ([*range(10, 20)], False)
     assert folder.cut(Segment(2.5, 9)).shortened
-    with pytest.raises(EmptySegmentError, match="3 4"):
+    with pytest.raises(EmptySegmentError, match="from 3 to 4"):
         folder.cut(Segment(3, 4))
     with pytest.raises(VideoError, match="no frame rate"):
         FrameFolder(tmp_path, num_frames=30, image_tmpl="{:05d}.png").cut(Segment(1, 2))
