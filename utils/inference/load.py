@@ -57,7 +57,10 @@ def open_scorer(
     if engine != "mindspore":
         scorer = CachedScorer(network, cfg, file, engine, not has_classifier, start)
     else:
-        log.info("MindSpore computes the network")
+        if cfg.run.mode == "eager":
+            log.info("run.mode eager: MindSpore computes the network, operator by operator")
+        elif cfg.run.engine == "auto" and cfg.run.device == "CPU":
+            log.info("run.engine auto: MindSpore computes the network; openvino is not installed")
         start()
         level, dtype = cfg.run.amp_level, cfg.run.amp_dtype
         net = load_for_inference(network, cfg, file, level, None, not has_classifier, dtype)
