@@ -58,8 +58,10 @@ def read_job(arguments: Sequence[str], environ: Mapping[str, str]) -> Job:
     """From `[--restarts=N] DEVICES SCRIPT [arguments]` and the variables of the environment."""
     words = list(arguments)
     restarts = "0"
-    if words and words[0].startswith("--restarts="):
-        restarts = words.pop(0).partition("=")[2]
+    if words and words[0].startswith("--restarts"):
+        _, equals, restarts = words.pop(0).partition("=")
+        if not equals:
+            restarts = words.pop(0) if words else ""
     if len(words) < 2:
         raise ValueError("expected [--restarts=N] DEVICES SCRIPT [arguments]")
     most = MAX_WORKERS_PER_CORE * (os.cpu_count() or 1)
