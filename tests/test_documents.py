@@ -35,6 +35,7 @@ SMALL = [
     ((*RUN, *MEASURE), "tsm_smoke.yaml", TINY),
     (("eval", "run_eval", "export"), "tsm_r50_k400", f"{SYNTHETIC} {TSM}"),
     (("train",), "tsm_r50_k400", f"{TSM} --data.batch=1 --train.epochs=1 --train.pretrained=null"),
+    (("export",), "jester_online", "--run.device=CPU"),
     (("convert_checkpoint",), "tsm_r50", RESNET),
     (("convert_checkpoint",), "TSM_kinetics", "--model.num_classes=7"),
     (("finetune",), "tsm_r50_k400_8f", TSM),
