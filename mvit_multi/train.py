@@ -34,8 +34,7 @@ from utils.train.train import train
 def build(cfg: Config, plan: Plan) -> TrainParts:
     settings = cfg.train
     net = MViT(**cfg.model_arguments())
-    plan.load_pretrained(net)
-    plan.freeze(net)
+    plan.load_and_freeze(net)
     lr = get_lr(settings, plan.sampler.steps_per_epoch, plan.effective_batch)
     weights = net.trainable_params()
     groups = build_parameter_groups(weights, train=settings, lr=lr, depth=cfg.model.depth)

@@ -34,10 +34,9 @@ from utils.train.train import train
 def build(cfg: Config, plan: Plan) -> TrainParts:
     settings = cfg.train
     net = build_network(**cfg.model_arguments())
-    plan.load_pretrained(net)
     if settings.batch_norm == "frozen":
         freeze_norms(list_norms(net))
-    plan.freeze(net)
+    plan.load_and_freeze(net)
     lr = get_lr(settings, plan.updates_per_epoch, plan.effective_batch)
     weights = net.trainable_params()
     groups = plan.scale_head(build_parameter_groups(weights, settings, lr))

@@ -55,8 +55,8 @@ from scripts.prediction.records import (
     write_tables,
 )
 from utils import cli, log
-from utils.evaluate.label_space import assign_class_names
 from utils.files import check_folder, check_inputs, report_write_errors
+from utils.inference.checkpoint import assign_class_names
 from utils.inference.prediction import PREDICTIONS, make_file_names
 from utils.networks import Network
 from utils.runtime import Runtime

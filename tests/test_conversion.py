@@ -139,9 +139,9 @@ def test_positions_of_other_clips_are_resized_where_a_training_starts(relative, 
     plan = Plan(network, replace(cfgs[1], train=train), Runtime(), None)
     if not relative:
         with pytest.raises(ValueError, match="data.crop"):
-            plan.load_pretrained(nets[1])
+            plan.load_and_freeze(nets[1])
         return
-    plan.load_pretrained(nets[1])
+    plan.load_and_freeze(nets[1])
     convert_file(network, cfgs[1], source=source, target=tmp_path / "b.ckpt")
     for name, expected in read(tmp_path / "b.ckpt").items():
         np.testing.assert_array_equal(checkpoint.weights_of(nets[1])[name].asnumpy(), expected)

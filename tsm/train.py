@@ -33,9 +33,8 @@ def build(cfg: Config, plan: Plan) -> TrainParts:
         raise ValueError("model.consensus: identity is for evaluation; a training needs avg")
     settings = cfg.train
     net = TSM(**cfg.model_arguments())
-    plan.load_pretrained(net)
     freeze_batch_norms(net, settings.batch_norm)
-    plan.freeze(net)
+    plan.load_and_freeze(net)
     lr = get_lr(settings, plan.updates_per_epoch, plan.effective_batch)
     weights = net.trainable_params()
     flow = cfg.data.is_flow

@@ -10,8 +10,8 @@ from PIL import Image
 from resnet50.config import Config
 from resnet50.network import NETWORK
 from resnet50.readers import FILE, ImageFolder, find_classes, read_folder_names, read_records
-from utils.evaluate.label_space import assign_class_names
 from utils.files import ROOT
+from utils.inference.checkpoint import assign_class_names
 from utils.load_config import load_config
 from utils.runtime import Runtime
 

@@ -7,7 +7,7 @@ those of the network's evaluation.
 import abc
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional, Union
+from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
 
@@ -16,12 +16,9 @@ from utils.data.annotation_file import (
     describe_list,
     find_class_names,
     find_labels,
-    read_class_names,
 )
 from utils.log import log
 from utils.video.transforms import arrange_views
-from utils.weights.checkpoint_file import CheckpointFile
-from utils.weights.description import Description, read_description
 
 if TYPE_CHECKING:
     from utils.evaluate.scorer import Scorer
@@ -163,49 +160,3 @@ def softmax(scores: np.ndarray) -> np.ndarray:
 def sigmoid(scores: np.ndarray) -> np.ndarray:
     """Probabilities float64 of logits."""
     return np.exp(-np.logaddexp(0.0, -scores.astype(np.float64)))
-
-
-def use_own_names(
-    spaces: Sequence[LabelSpace], checkpoint: Path, description: Optional[Description]
-) -> None:
-    """Lets the spaces find the class names that a checkpoint, or the folder of its run, has.
-
-    Raises ValueError if the checkpoint names another number of classes.
-    """
-    for space in spaces:
-        space.run_folder = checkpoint.parent
-        names = description.classes.get(space.name, ()) if description else ()
-        if names and len(names) != space.classes:
-            raise ValueError(
-                f"{checkpoint} has {len(names)} classes, and the settings say {space.classes}: "
-                f"give its own config file or none, or --model.num_classes={len(names)}"
-            )
-        space.own_names = names
-        space.trained_seconds = description.seconds if description else 0.0
-
-
-def assign_class_names(
-    spaces: Sequence[LabelSpace], labels: str, checkpoint: Union[CheckpointFile, Path]
-) -> None:
-    """Sets `names` of the spaces, from the file `labels` (one after the other) or without it.
-
-    `checkpoint` is that of the network, as from `open_weights`, or its path.
-
-    Raises ValueError if the file has another number of names than the spaces have classes.
-    """
-    path = checkpoint.path if isinstance(checkpoint, CheckpointFile) else checkpoint
-    use_own_names(spaces, path, read_description(checkpoint))
-    if not labels:
-        for space in spaces:
-            space.names = space.find_names()
-        return
-    if not Path(labels).is_file():
-        raise ValueError(f"--labels: {labels} does not exist")
-    classes = sum(space.classes for space in spaces)
-    names = read_class_names(Path(labels), f"--labels {labels}", classes)
-    for space in spaces:
-        space.names = names[: space.classes]
-        names = names[space.classes :]
-        moved = find_moved_name(space.names, space.own_names)
-        if moved:
-            log.warning("--labels %s: %r is another class of the checkpoint", labels, moved)

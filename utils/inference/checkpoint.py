@@ -1,14 +1,62 @@
-"""The network of a checkpoint as a Cell for inference."""
+"""The network of a checkpoint as a Cell for inference, and the names of its classes."""
 
-from typing import TYPE_CHECKING, Any, Callable, Optional
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
+from utils.data.annotation_file import read_class_names
+from utils.evaluate.label_space import LabelSpace, find_moved_name
+from utils.log import log
 from utils.settings import NetworkConfig
 from utils.weights.checkpoint_file import CheckpointFile
+from utils.weights.description import read_description
 
 if TYPE_CHECKING:
     from mindspore import nn
 
     from utils.networks import Network
+
+
+def use_own_names(spaces: Sequence[LabelSpace], checkpoint: Union[CheckpointFile, Path]) -> None:
+    """Lets the spaces find the class names that a checkpoint, or the folder of its run, has.
+
+    `checkpoint` is as from `open_weights`, or a path. Raises ValueError if it names another number
+    of classes.
+    """
+    path = checkpoint.path if isinstance(checkpoint, CheckpointFile) else checkpoint
+    description = read_description(checkpoint)
+    for space in spaces:
+        space.run_folder = path.parent
+        names = description.classes.get(space.name, ()) if description else ()
+        if names and len(names) != space.classes:
+            raise ValueError(
+                f"{path} has {len(names)} classes, and the settings say {space.classes}: "
+                f"give its own config file or none, or --model.num_classes={len(names)}"
+            )
+        space.own_names = names
+        space.trained_seconds = description.seconds if description else 0.0
+
+
+def assign_class_names(
+    spaces: Sequence[LabelSpace], labels: str, checkpoint: Union[CheckpointFile, Path]
+) -> None:
+    """Sets `names` of the spaces, from the file `labels` (one after the other) or without it.
+
+    Raises ValueError if the file has another number of names than the spaces have classes.
+    """
+    use_own_names(spaces, checkpoint)
+    if not labels:
+        for space in spaces:
+            space.names = space.find_names()
+        return
+    classes = sum(space.classes for space in spaces)
+    names = read_class_names(Path(labels), f"--labels {labels}", classes)
+    for space in spaces:
+        space.names = names[: space.classes]
+        names = names[space.classes :]
+        moved = find_moved_name(space.names, space.own_names)
+        if moved:
+            log.warning("--labels %s: %r is another class of the checkpoint", labels, moved)
 
 
 def build_network(network: "Network", cfg: NetworkConfig, **changes: Any) -> "nn.Cell":

@@ -15,16 +15,15 @@ import numpy as np
 
 from utils import cli, log, runtime
 from utils.evaluate import metrics
-from utils.evaluate.label_space import use_own_names
 from utils.evaluate.metrics import EvalSet, write_result_file
 from utils.evaluate.report import Report
 from utils.evaluate.report_page import OWN, Samples, write_index
 from utils.files import check_folder
+from utils.inference.checkpoint import use_own_names
 from utils.inference.load import open_scorer
 from utils.networks import Network
 from utils.settings import NetworkConfig, VideoSet
 from utils.weights.checkpoint_file import open_weights
-from utils.weights.description import read_description
 from utils.weights.published import compare_accuracy
 
 
@@ -52,7 +51,7 @@ def evaluate_checkpoint(
     log.start_log(rt)
     file = open_weights(Path(checkpoint_path))
     spaces = network.list_label_spaces(cfg)
-    use_own_names(spaces, Path(checkpoint_path), read_description(file))
+    use_own_names(spaces, file)
     eval_sets = []
     reports: list[Report] = []
     for k, rows in network.build_eval_rows(cfg, rt, spaces).items():

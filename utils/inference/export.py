@@ -19,11 +19,11 @@ import numpy as np
 from mindspore import Tensor, nn
 
 from utils import cli, log, runtime
-from utils.evaluate.label_space import list_class_names, use_own_names
+from utils.evaluate.label_space import list_class_names
 from utils.evaluate.scorer import Steps
 from utils.files import check_target, make_drafts, report_write_errors, set_default_mode
 from utils.inference import mindir, onnx_graph
-from utils.inference.checkpoint import load_for_inference, load_network
+from utils.inference.checkpoint import load_for_inference, load_network, use_own_names
 from utils.inference.engines import ENGINES, choose_engine, list_engines, run_in_process
 from utils.networks import Network
 from utils.nn.conv3d import Conv3d, DepthwiseConv3d, FrameConv, PointwiseConv3d
@@ -149,7 +149,7 @@ def export_network(
     # The description of the file has no path of this machine.
     spaces = network.list_label_spaces(cfg)
     own = read_description(file)
-    use_own_names(spaces, file.path, own)
+    use_own_names(spaces, file)
     classes = list_class_names(spaces, file.path.parent)
     batch = checked.batch or cfg.eval.batch
     kept = {name: getattr(own, name) for name in ("metrics", "source", "seconds")} if own else {}

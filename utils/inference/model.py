@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any, Union
 import numpy as np
 
 from utils import runtime
-from utils.evaluate.label_space import LabelSpace, assign_class_names
+from utils.evaluate.label_space import LabelSpace
 from utils.evaluate.scorer import Scorer, Steps, video_scores, view_features
 from utils.evaluate.windows import choose_passes, read_ahead, read_windows
 from utils.files import ROOT, check_target
-from utils.inference.checkpoint import build_network, load_for_inference
+from utils.inference.checkpoint import assign_class_names, build_network, load_for_inference
 from utils.inference.engines import FileScorer
 from utils.inference.load import CachedScorer, open_scorer
 from utils.inference.prediction import (

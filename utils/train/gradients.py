@@ -23,8 +23,6 @@ from utils.settings import Run
 PACKED = 128  # with 400, the sizes of a split alone exceed the compiler's call depth
 MOST_SEGMENTS = 8  # the bound of MindSpore's own setting of fusion on HCCL
 
-Segments = list[tuple[int, int, int]]  # last index, tensors, bytes
-
 
 class FiniteCheck(nn.Cell):
     """Whether the gradients of an update are finite, by themselves or by their norm if it is known.
@@ -133,30 +131,21 @@ def multiply(factor: Union[float, Tensor], x: Tensor) -> Tensor:
     return x * factor
 
 
-def split_all_reduce(
-    net: nn.Cell, optimizer: nn.Optimizer, run: Run, freezes: bool = False
-) -> Segments:
-    """The segments of `run.all_reduce`, whose ends the train step takes.
+def split_all_reduce(net: nn.Cell, run: Run, freezes: bool = False) -> list[int]:
+    """The last indices of the segments of `run.all_reduce`, which the train step takes.
 
     `freezes`: with `train.freeze`, `run.all_reduce` counts what that freezes, too; norms that only
     `train.batch_norm` freezes are not counted.
 
-    Raises ValueError for an unknown layer, an index out of range, too many segments, or an
-    optimizer whose order of parameters differs from the network's.
+    Raises ValueError for an unknown layer, an index out of range, or too many segments.
     """
-    names = [p.name for p in optimizer.parameters]
-    if names != [p.name for p in net.trainable_params()]:
-        raise ValueError("run.all_reduce: the optimizer has the weights in another order")
-    counted = names
+    counted = names = [p.name for p in net.trainable_params()]
     if freezes:
         counted = [p.name for p in net.get_parameters() if "moving_" not in p.name]
     # Last index of every segment that has a trained parameter, counted among these.
     trained = np.cumsum(np.isin(counted, names))
     ends = segment_ends(counted, run.all_reduce)
-    ends = sorted({int(trained[end]) - 1 for end in ends if trained[end]})
-    sizes = [p.size * p.itemsize for p in optimizer.parameters]
-    segments = segments_of(ends)
-    return [(last, last - first + 1, sum(sizes[first : last + 1])) for first, last in segments]
+    return sorted({int(trained[end]) - 1 for end in ends if trained[end]})
 
 
 def segments_of(ends: Sequence[int]) -> list[tuple[int, int]]:

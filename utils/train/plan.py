@@ -57,8 +57,11 @@ class Plan(Job):
         """The samples of an update, over all devices."""
         return self.sampler.effective_batch_size(self.cfg.train.accumulation_steps)
 
-    def load_pretrained(self, net: nn.Cell) -> None:
-        """Gives the network the weights of `train.pretrained`, if that is set."""
+    def load_and_freeze(self, net: nn.Cell) -> None:
+        """Loads the weights of `train.pretrained`, and freezes those that `train.freeze` names.
+
+        Batch norms that `train.batch_norm` freezes are frozen before.
+        """
         train = self.cfg.train
         if train.pretrained:
             checkpoint.load(
@@ -68,10 +71,7 @@ class Plan(Job):
                 head=self.network.classifier,
                 naming=self.network.parameter_names(),
             )
-
-    def freeze(self, net: nn.Cell) -> None:
-        """Freezes the weights that `train.freeze` names."""
-        freeze_weights(net, self.cfg.train.freeze, self.network.classifier)
+        freeze_weights(net, train.freeze, self.network.classifier)
 
     def scale_head(self, groups: list[dict]) -> list[dict]:
         """An optimizer's groups, with `train.head_lr_mult` for the classifier."""

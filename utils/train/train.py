@@ -144,9 +144,8 @@ def build_training(job: Job, sampler: TrainSampler, build: Build) -> tuple[Train
         parts = build(cfg, Plan(network, cfg, rt, sampler))
         if cfg.train.sync_batch_norm:
             synchronize_norms(parts.net, rt.size)
-        segments = split_all_reduce(parts.net, parts.optimizer, run, freezes=bool(cfg.train.freeze))
-        sizes = [f"{tensors} tensors {size / 1e6:.2f} MB" for _, tensors, size in segments]
-        log.info("gradients are reduced in %d segments: %s", len(sizes), " | ".join(sizes))
+        ends = split_all_reduce(parts.net, run, freezes=bool(cfg.train.freeze))
+        log.info("gradients are reduced in %d segments, which end at %s", len(ends), ends)
         step = TrainStep(
             amp.cast(parts.net, run.amp_level, run.amp_dtype),
             loss=parts.loss,
@@ -157,7 +156,7 @@ def build_training(job: Job, sampler: TrainSampler, build: Build) -> tuple[Train
             steps_per_epoch=sampler.steps_per_epoch,
             mix=parts.mix,
             clips=cfg.data.batch * cfg.data.clips_per_sample,
-            ends=[last for last, _, _ in segments],
+            ends=ends,
         )
     return step, parts
 
