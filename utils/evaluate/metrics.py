@@ -9,23 +9,19 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Union
+from typing import Any, Callable, NamedTuple, Optional, Union
 
 import numpy as np
 from mindspore import Tensor
 
 from utils.collectives import AllReduceSum, sum_count, sum_over_ranks
-from utils.evaluate.scorer import choose_clips_per_pass, video_scores
+from utils.data.rows import EvalRows
+from utils.evaluate.label_space import LabelSpace
+from utils.evaluate.scorer import Scorer, choose_clips_per_pass, video_scores
 from utils.files import read_json, write_text
 from utils.log import Progress, log
 from utils.runtime import Runtime
 from utils.signals import StopRequestError, received
-
-if TYPE_CHECKING:
-    from utils.data.rows import EvalRows
-    from utils.evaluate.label_space import LabelSpace
-    from utils.evaluate.scorer import Scorer
-
 
 LOSS_UNIT = 2.0**-20
 LOSS_SHIFTS = range(0, 60, 12)  # of parts whose sums over ranks are exact
@@ -205,14 +201,14 @@ class EvalSet(NamedTuple):
     batch; `rows` count the videos of this rank. `doubt` is logged if many classes have no hit.
     """
 
-    rows: "EvalRows"
-    space: "LabelSpace"
+    rows: EvalRows
+    space: LabelSpace
     create_dataset: Callable
     collect: Optional[Callable] = None
     doubt: str = ""
 
 
-def evaluate(scorer: "Scorer", eval_sets: Sequence[EvalSet], rt: Runtime) -> dict[str, Any]:
+def evaluate(scorer: Scorer, eval_sets: Sequence[EvalSet], rt: Runtime) -> dict[str, Any]:
     """Metrics, `unreadable`, `views` and `seconds` of a data set; of named ones see `average_sets`.
 
     Scores are averaged over the views of a video. A forward pass has the same number of clips for

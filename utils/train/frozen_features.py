@@ -4,15 +4,13 @@ Epoch e trains on the features of the clips that epoch e % `train.feature_draws`
 validation evaluates those of its views; all else is as in any training. They are in `features/`
 beside the run's folder, in files named by a checksum of what decides them (the backbone's weights,
 samples, settings, code) and by the run that made them, which deletes them when it needs others. A
-stopped run goes on after the last sound record of a file: each has a checksum.
+stopped run goes on after the last whole record of a file.
 """
 
 import glob
 import hashlib
 import os
 import re
-import sys
-import zlib
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -34,7 +32,7 @@ from utils.train.run_dir import CHANGEABLE_ON_RESUME, hash_records
 from utils.video.media_files import compute_stamp
 from utils.weights.checkpoint import weights_of
 
-SUM_BYTES = 4  # of the checksum of a record
+READ, LOST = 1, 2  # of the last field of a record, which is 0 where nothing was written
 
 
 @runtime_checkable
@@ -158,8 +156,7 @@ def compute_table(
     """A record for each of `count` rows, with features in the place of its clip.
 
     `read(k)` has the columns of `rows`, of sample k % the number of samples. Records that the file
-    has are not computed again. The field `lost` of the file marks unreadable samples; the last one
-    is the CRC-32 of the others.
+    has are not computed again. Their last field says which samples were unreadable.
     """
     backbone = Backbone(net).set_train(False)
     axes = len(job.network.get_input_shape(job.cfg))  # of a clip
@@ -171,7 +168,7 @@ def compute_table(
 
     columns = zip(rows.columns, map(np.asarray, replace_clips(rows.blank())))
     fields = [(name, value.dtype, value.shape) for name, value in columns]
-    dtype = np.dtype([*fields, ("lost", np.bool_), ("sum", np.uint32)])
+    dtype = np.dtype([*fields, ("state", np.uint8)])
     samples = len(rows.records)
     waiting = partial(log.info, "waiting for another training that computes features ...")
     with report_write_errors(path):
@@ -180,21 +177,17 @@ def compute_table(
             file.seek(0)
             done = 0
             # A kill may cut the last record; after a power failure a file may end in zeros.
-            while data := file.read(dtype.itemsize):
-                total = int.from_bytes(data[-SUM_BYTES:], sys.byteorder)
-                if len(data) < dtype.itemsize or zlib.crc32(data[:-SUM_BYTES]) != total:
-                    break
+            while len(data := file.read(dtype.itemsize)) == dtype.itemsize and data[-1]:
                 done += 1
             file.truncate(done * dtype.itemsize)
             if done:
-                lost = np.memmap(file, dtype, "r")["lost"]
+                lost = np.memmap(file, dtype, "r")["state"] == LOST
                 rows.unreadable.mark_again(np.flatnonzero(lost) % samples)
             missing = range(done, count)
             parts = read_ahead(lambda k: map(read, [k]), missing, count_workers("auto"))
             for k, values in track(parts, "features", total=len(missing), unit="clips"):
                 row = replace_clips(next(values))
-                is_lost = rows.unreadable.view_flags()[k % samples]
-                record = np.array([(*row, is_lost, 0)], dtype).tobytes()[:-SUM_BYTES]
-                file.write(record + zlib.crc32(record).to_bytes(SUM_BYTES, sys.byteorder))
+                state = LOST if rows.unreadable.view_flags()[k % samples] else READ
+                file.write(np.array([(*row, state)], dtype).tobytes())
             file.flush()
             return np.memmap(file, dtype, "r")[:count][[*rows.columns]]

@@ -116,10 +116,7 @@ class RunDirectory:
         self.sample_hashes = hash_records(records)
         if self.resume_file.exists():
             state = read(self.resume_file, only=(SAMPLER, RECORDS, COUNTER))
-            counts = state.pop(SAMPLER, np.zeros(0)).tolist()
-            if np.shape(counts) != (4,) or min(counts) < 1 or counts[2] > counts[3]:
-                self.refuse(f"has a {RESUME} that is not of this zoo")
-            batch, effective_batch, epoch_samples, samples = map(int, counts)
+            batch, effective_batch, epoch_samples, samples = state[SAMPLER].tolist()
             hashes = state.get(RECORDS, self.sample_hashes)
             if samples != sampler.samples or not np.array_equal(hashes, self.sample_hashes):
                 self.refuse(
@@ -133,8 +130,7 @@ class RunDirectory:
                     f"epoch; with this data.batch and train.accumulation_steps, {effective} are "
                     "an update"
                 )
-            steps = int(state[COUNTER]) if COUNTER in state else 0
-            self.start_step = steps * batch // sampler.global_batch_size
+            self.start_step = int(state[COUNTER]) * batch // sampler.global_batch_size
             sampler = replace(sampler, epoch_samples=epoch_samples)
         if self.rt.is_main_process:
             with report_write_errors(self.path):
@@ -213,7 +209,7 @@ class RunDirectory:
                 state[name] = Parameter(Tensor(value), name=name, requires_grad=False)
         checkpoint.save(self.resume_file, state, description=self.description)
         progress = {"epoch": epoch, "step_in_epoch": step_in_epoch, "step": steps}
-        self.write_state({**progress, "epochs": self.config.train.epochs})
+        self.write_state(progress | {"epochs": self.config.train.epochs})
         keep = self.config.run.keep_checkpoints
         for old in self.list_own_epochs()[:-keep] if keep else ():
             with report_write_errors(old):

@@ -12,7 +12,6 @@ import numpy as np
 
 from utils.settings import Run
 
-MUCH_WAITING = 0.1  # fraction of the time
 REMEDY = (
     "try more train.epochs, published weights (docs/weights.md) with train.freeze=backbone "
     "(docs/fine_tuning.md), a larger data.crop, more videos"
@@ -86,21 +85,6 @@ class Schedule:
     def is_between_updates(self, steps_done: int) -> bool:
         """Whether no micro-batch waits for the others of its update."""
         return steps_done % self.steps_per_epoch % self.accumulation_steps == 0
-
-
-def describe_fault(line: Mapping[str, Any], chance: float, reads_files: bool = True) -> str:
-    """What is wrong with a run by a late line of its log, of steps or of a validation; else empty.
-
-    `chance` is the accuracy of equal scores for all classes.
-    """
-    if "videos" in line:
-        return describe_chance("validation", line, chance)
-    if reads_files and line["waiting"] > MUCH_WAITING:
-        return (
-            f"steps wait {100 * line['waiting']:.0f} % of the time for data: raise data.workers if "
-            "cores are idle, or re-encode the videos with scripts/data/reencode_videos.py"
-        )
-    return ""
 
 
 def describe_chance(name: str, metrics: Mapping[str, Any], chance: float) -> str:

@@ -22,13 +22,18 @@ from utils.networks import Job
 from utils.signals import StopRequestError
 from utils.train.plan import TrainParts
 from utils.train.run_dir import RunDirectory
-from utils.train.schedule import Schedule, describe_fault
+from utils.train.schedule import Schedule, describe_chance
 from utils.train.train_step import OUTPUTS, TrainStep
 
 if TYPE_CHECKING:
     from utils.train.validation import Validation
 
 MANY_STEPS = 200  # of an epoch, after which a run is judged
+MUCH_WAITING = 0.1  # fraction of the time
+WAITS = (
+    "steps wait %.0f %% of the time for data: raise data.workers if cores are idle, or re-encode "
+    "the videos with scripts/data/reencode_videos.py"
+)
 # Scalars of run.tensorboard, of a line of steps or of a validation
 SCALARS = ("loss", "top1", "lr", "loss_scale", "overflows", "clips_per_second", "waiting")
 SCALARS += ("top5", "mean_class_accuracy", "map")
@@ -176,7 +181,6 @@ class TrainingLoop(Callback):
     def on_train_end(self, run_context) -> None:
         if self.profiler:
             self.profiler.stop()
-            log.info("run.profile: the trace of steps 5 to 9 is in %s", self.run.profile)
 
     def __exit__(self, *error: Any) -> None:
         """Closes the bar and the files of TensorBoard; `Model.train` calls it at its end."""
@@ -285,10 +289,14 @@ class TrainingLoop(Callback):
                         self.events.add_scalar(f"{tag}/{name}", table[name], self.steps_done)
         if self.steps_done >= self.late:
             cfg = self.job.cfg
-            chance = 0.0 if cfg.has_several_labels else 1 / cfg.class_counts[0]
-            fault = describe_fault(values, chance, reads_files=not cfg.train.feature_draws)
+            fault = ""
+            if "videos" in values:
+                chance = 0.0 if cfg.has_several_labels else 1 / cfg.class_counts[0]
+                fault = describe_chance("validation", values, chance)
+            elif values["waiting"] > MUCH_WAITING and not cfg.train.feature_draws:
+                fault = WAITS % (100 * values["waiting"])
             if fault:
-                log.info(fault)
+                log.info("%s", fault)
                 self.late = math.inf
 
     def finish(self) -> None:

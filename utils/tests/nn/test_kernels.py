@@ -348,25 +348,6 @@ def compile_with(cpu_kernels, tmp_path, monkeypatch):
     return compile_with
 
 
-@pytest.mark.parametrize("name", [library.LIBRARY, library.ONEDNN, library.CHECKSUMS])
-@pytest.mark.parametrize("damage", ["cut", "flip", "remove"])
-def test_a_damaged_cache_is_compiled_again(name, damage, compile_with):
-    """The bytes of a library that is cut are a bus error when they are first used."""
-    path, lines = compile_with()
-    assert len(lines) == 1
-    assert compile_with() == (path, [])
-    file = path.with_name(name)
-    content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 0x80  # no UTF-8 in a text file
-    file.unlink()  # this process has mapped it
-    if damage != "remove":
-        file.write_bytes(content if damage == "flip" else content[:50])
-    again, lines = compile_with()
-    assert again == path
-    assert len(lines) == 1
-    assert library.is_sound(path.parent)
-
-
 @pytest.mark.parametrize("script", ["kill -9 $$", "head -c 3000000 /dev/zero >&2; exit 1"])
 def test_what_a_bad_or_killed_compiler_wrote_is_not_kept(script, compile_with, tmp_path):
     with pytest.raises(OSError) as caught:
@@ -374,7 +355,9 @@ def test_what_a_bad_or_killed_compiler_wrote_is_not_kept(script, compile_with, t
     assert len(str(caught.value).splitlines()) == 1
     assert len(str(caught.value)) < 1000
     (tmp_path / "cache" / "tmpabc" / "kernels").mkdir(parents=True)
-    compile_with()
+    path, lines = compile_with()
+    assert len(lines) == 1
+    assert compile_with() == (path, [])
     names = {path.name for path in (tmp_path / "cache").iterdir()}
     assert names == {".lock", library.compute_checksum()}
 

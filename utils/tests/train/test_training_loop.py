@@ -18,7 +18,6 @@ from utils.runtime import Runtime
 from utils.settings import Run
 from utils.train import training_loop
 from utils.train.plan import TrainParts
-from utils.train.schedule import describe_fault
 from utils.train.train_step import create_counter
 from utils.train.training_loop import TrainingLoop
 from utils.train.validation import Validation
@@ -340,8 +339,9 @@ def test_a_line_has_the_means_and_times_of_its_window(tmp_path, monkeypatch):
     assert (loop.line["loss"], loop.line["clips_per_second"], loop.seconds) == (4.0, 4.0, 10.0)
 
 
-def test_a_late_line_names_much_waiting():
-    line = {"loss": 2.1, "waiting": 0.5}
-    assert "steps wait 50 % of the time" in describe_fault(line, 0.5)
-    assert not describe_fault(line, 0.5, reads_files=False)
-    assert not describe_fault({**line, "waiting": 0.05}, 0.5)
+def test_a_late_line_names_much_waiting_once(tmp_path, log_messages):
+    loop = make_loop(tmp_path)
+    loop.late = 0
+    for waiting in (0.05, 0.5, 0.5):
+        loop.write_values({"loss": 2.1, "waiting": waiting})
+    assert ["50 %" in line for line in log_messages if "steps wait" in line] == [True]

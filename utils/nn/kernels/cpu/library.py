@@ -7,7 +7,6 @@ ZOO_CPU_KERNELS is 0, the networks use MindSpore's own kernels: the same numbers
 import ctypes
 import hashlib
 import importlib.metadata
-import json
 import os
 import platform
 import re
@@ -20,7 +19,7 @@ from typing import Callable
 import mindspore
 
 from utils.cores import PROCESSORS
-from utils.files import compute_sha256, read_json, wait_for_lock
+from utils.files import wait_for_lock
 from utils.messages import SETTINGS_LINE, print_line, shorten
 from utils.processes import describe_exit
 
@@ -30,7 +29,6 @@ LIBRARY = "libkernels.so"
 ONEDNN = "libdnnl.so"
 MINDSPORE_ONEDNN = Path(mindspore.__file__).parent / "lib" / "libdnnl.so.3"
 CPUINFO = Path("/proc/cpuinfo")  # flags on x86-64, Features on aarch64
-CHECKSUMS = "checksums.json"
 COMPILE_SECONDS = 600  # for which a process waits for another one; it takes 10 to 35 on two cores
 OPTIONS = ("-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math")
 OPTIONS += ("-fopenmp", "-shared", "-fPIC")
@@ -47,10 +45,10 @@ def load(cache: Path, report: Callable[[str], object] = print_line) -> Path:
     if platform.machine() not in PROCESSORS or not shutil.which("g++"):
         raise OSError(f"they need g++ and a processor of {' or '.join(PROCESSORS)}")
     folder = cache / compute_checksum()
-    if not is_sound(folder):
+    if not folder.exists():
         cache.mkdir(parents=True, exist_ok=True)
         with wait_for_lock(cache, lambda: None, COMPILE_SECONDS):
-            if not is_sound(folder):  # else another process has compiled it
+            if not folder.exists():  # else another process has compiled it
                 for scratch in cache.glob("tmp*"):  # of a compilation that was killed
                     shutil.rmtree(scratch, ignore_errors=True)
                 report("compiling the zoo's CPU kernels, once; this takes about half a minute ...")
@@ -59,23 +57,10 @@ def load(cache: Path, report: Callable[[str], object] = print_line) -> Path:
     return folder / LIBRARY
 
 
-def is_sound(folder: Path) -> bool:
-    """Whether both files are there, with the content that they had when they were compiled."""
-    try:
-        return read_json(folder / CHECKSUMS, CHECKSUMS) == compute_file_checksums(folder)
-    except (OSError, ValueError):
-        return False
-
-
-def compute_file_checksums(folder: Path) -> dict[str, str]:
-    return {name: compute_sha256(folder / name) for name in (LIBRARY, ONEDNN)}
-
-
 def compile_into(folder: Path) -> None:
-    """Compiles the library beside `folder`, and replaces the folder by the result.
+    """Compiles the library beside `folder`, and renames the result when it is on the disk.
 
-    What a power cut leaves, `is_sound` tells by its checksums. Raises OSError with the first line
-    of an error of the compiler.
+    Raises OSError with the first line of an error of the compiler.
     """
     with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
         building = Path(temporary) / "kernels"
@@ -89,9 +74,7 @@ def compile_into(folder: Path) -> None:
             lines = done.stderr.strip().splitlines() or [f"g++ {describe_exit(done.returncode)}"]
             raise OSError(shorten(lines[0], SETTINGS_LINE))
         shutil.copy(MINDSPORE_ONEDNN, building / ONEDNN)
-        (building / CHECKSUMS).write_text(json.dumps(compute_file_checksums(building)))
-        if folder.exists():
-            folder.rename(Path(temporary) / "damaged")
+        os.sync()  # a power cut leaves whole files or none
         building.rename(folder)
 
 
