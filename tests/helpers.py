@@ -378,7 +378,7 @@ def assert_mindir_matches(network: str, arguments, weights, source, folder: Path
     assert scores[0] == pytest.approx(scores[1], abs=1e-5)
 
 
-REPORT = {"scores.csv", "confusion.csv", "classes.csv", "confused_pairs.csv", "calibration.csv"}
+REPORT = {"scores.csv", "confusion.csv", "classes.csv"}
 REPORT |= {"report.json", "wrong.csv", "index.html"}
 
 

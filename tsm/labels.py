@@ -21,7 +21,6 @@ class TSMLabelSpace(ListSpace):
 
     def __init__(self, cfg: Config):
         super().__init__(cfg)
-        self.frames_in_a_row = cfg.data.frames_read
         self.raw_scores = cfg.model.before_softmax
 
     def frame_indices(self, window: "Window") -> np.ndarray:

@@ -38,7 +38,6 @@ class LabelSpace(abc.ABC):
     classes = 0
     columns = slice(None)  # of the scores of the network
     clips = crops = 1
-    frames_in_a_row = 1  # of a clip: so many follow each other, however long the video is
     raw_scores = True  # whether the network returns logits, not probabilities
     multi_label = False  # whether a sample has any number of labels
     clips_per_pass = 0  # as in `video_scores`

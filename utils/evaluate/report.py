@@ -32,11 +32,10 @@ from utils.evaluate.report_page import (
 from utils.files import check_folder, report_write_errors
 from utils.runtime import Runtime
 
-PAIRS = 100  # in confused_pairs.csv
+PAIRS = 12  # of classes, on the page
 SCORE_COLUMNS = ("path", "label", "predicted", "correct", "probability")  # before the classes
 WRONG_COLUMNS = ("path", "label", "predicted", "label_probability", "predicted_probability")
 WRONG_COLUMNS += ("label_name", "predicted_name")
-PAIR_COLUMNS = ["true", "predicted", "count", "share", "true_name", "predicted_name"]
 # Of samples with several labels
 LABEL_COLUMNS = ("path", "labels", "predicted", "correct")
 LABEL_WRONG_COLUMNS = ("path", "labels", "predicted", "missed", "extra", "loss")
@@ -95,11 +94,7 @@ def write_report(
     np.add.at(counts, (labels[readable], predicted[readable]), 1)
     matrix = ([name, *row] for name, row in zip(names, counts.tolist()))
     write_csv(folder / "confusion.csv", ["true", *names], matrix)
-    pairs = list_pairs(counts, samples.classes)
-    write_csv(folder / "confused_pairs.csv", PAIR_COLUMNS, pairs)
-
     bins, ece = compute_bins(confidence[readable], ranks[readable] == 0)
-    write_csv(folder / "calibration.csv", BIN_COLUMNS, bins)
 
     wrong = np.flatnonzero(readable & (ranks > 0))  # the most confident first
     wrong_rows = []
@@ -120,11 +115,8 @@ def write_report(
 
     # The mean of -log of the label's probability
     own = np.take_along_axis(probabilities, labels[:, None], 1)[readable]
-    nll = float(-np.log(np.maximum(own, MIN_PROBABILITY)).mean()) if len(own) else np.nan
-    losses = {
-        name: round(value, 6) if np.isfinite(value) else None
-        for name, value in (("nll", nll), ("ece", ece))
-    }
+    nll = round(float(-np.log(np.maximum(own, MIN_PROBABILITY)).mean()), 6) if len(own) else None
+    losses = {"nll": nll, "ece": round(ece, 6)}
 
     videos = counts.sum(1).tolist()
     first = np.diag(counts).tolist()
@@ -136,7 +128,7 @@ def write_report(
     for row, hit_count in zip(classes, first):
         bounds = list_bounds("top1", hit_count, row["videos"])
         row.update({name: bounds.get(name) for name in ("top1_low", "top1_high")})
-    charts = {"counts": counts, "pairs": pairs, "bins": bins}
+    charts = {"counts": counts, "pairs": list_pairs(counts), "bins": bins}
     return write_classes(
         folder, samples, result, losses, classes, mistakes, hits, probabilities, charts
     )
@@ -154,16 +146,14 @@ def compute_predictions(
     scores = rows[:, :-2]
     readable = rows[:, -1] > 0
     labels = np.where(readable, rows[:, -2].astype(np.int64), np.asarray(known_labels, np.int64))
-    finite = np.nan_to_num(scores, nan=-np.inf, posinf=np.inf, neginf=-np.inf)
-    own = np.take_along_axis(finite, labels[:, None], 1)
-    before = np.arange(finite.shape[1]) < labels[:, None]
-    ranks = (finite > own).sum(1) + ((finite == own) & before).sum(1)
+    own = np.take_along_axis(scores, labels[:, None], 1)
+    before = np.arange(scores.shape[1]) < labels[:, None]
+    ranks = (scores > own).sum(1) + ((scores == own) & before).sum(1)
     probabilities = scores.astype(np.float64)
     if softmax:
-        with np.errstate(invalid="ignore"):
-            probabilities = np.exp(probabilities - finite.max(1, keepdims=True))
-            probabilities /= probabilities.sum(1, keepdims=True)
-    predicted = finite.argmax(1)
+        probabilities = np.exp(probabilities - probabilities.max(1, keepdims=True))
+        probabilities /= probabilities.sum(1, keepdims=True)
+    predicted = scores.argmax(1)
     confidence = np.take_along_axis(probabilities, predicted[:, None], 1)[:, 0]
     return readable, labels, predicted, ranks, probabilities, confidence
 
@@ -213,31 +203,29 @@ def list_classes(
     return [dict(zip(columns, values)) for values in zip(*columns.values())]
 
 
-def list_pairs(counts: np.ndarray, names: Sequence[str]) -> list[list]:
-    """The commonest mistakes; `share` is the fraction of the true class's videos."""
+def list_pairs(counts: np.ndarray) -> list[list]:
+    """The commonest mistakes: true and predicted class, videos, fraction of the true class."""
     videos = counts.sum(1)
     wrong = counts - np.diag(np.diag(counts))
     rows = []
     for k in np.argsort(-wrong, axis=None, kind="stable")[:PAIRS]:
         a, b = divmod(int(k), len(counts))
         if wrong[a, b]:
-            fraction = round(wrong[a, b] / videos[a], 6)
-            rows.append([a, b, int(wrong[a, b]), fraction, names[a], names[b]])
+            rows.append([a, b, int(wrong[a, b]), round(float(wrong[a, b] / videos[a]), 6)])
     return rows
 
 
 BINS = 15
-BIN_COLUMNS = ("from", "to", "videos", "confidence", "accuracy")
 
 
 def compute_bins(confidence: np.ndarray, correct: np.ndarray) -> tuple[list[list], float]:
     """Rows for BINS equal parts of the confidence (0, 1], from the values (n,) of all videos.
 
-    Each has the number of videos, their mean confidence and their accuracy, which an empty one has
-    not. Also returns the expected calibration error: the mean over videos of the distance between
-    confidence and accuracy of their bin.
+    Each has its ends, the number of videos, their mean confidence and their accuracy, which an
+    empty one has not. Also returns the expected calibration error: the mean over videos of the
+    distance between confidence and accuracy of their bin.
     """
-    index = np.clip(np.ceil(np.nan_to_num(confidence) * BINS).astype(int) - 1, 0, BINS - 1)
+    index = np.clip(np.ceil(confidence * BINS).astype(int) - 1, 0, BINS - 1)
     videos = np.bincount(index, minlength=BINS)
     means = np.bincount(index, confidence, BINS) / np.maximum(videos, 1)
     accuracies = np.bincount(index, correct, BINS) / np.maximum(videos, 1)

@@ -38,12 +38,6 @@ FRAMES = 3  # of a video
 SIDE = 192  # pixels of the longer side of a frame
 QUALITY = 75  # of JPEG
 FILES = ("classes.csv", "report.json", "scores.csv", "wrong.csv")  # beside the page
-# Of samples with one label
-CHART_FILES = (
-    "calibration.csv",
-    "confused_pairs.csv",
-    "confusion.csv",
-)
 OWN = {"report.json": r'(?s)\{.*"worst_classes": ', "scores.csv": "path,labels?,predicted,correct,"}
 COLUMNS = {
     "average_precision": "average precision",
@@ -86,7 +80,7 @@ def write_classes(
     `values` are further numbers beside `result`; `mistakes` come with the most confident first,
     `hits` with the least confident. The fourth column of `classes` decides which are the worst.
     Of samples with one label: `probabilities` (n, classes), and `charts`: `counts` (true,
-    predicted), `pairs` and `bins`, which are rows of confused_pairs.csv and calibration.csv.
+    predicted), `pairs` of `list_pairs` and `bins` of `compute_bins`.
     """
     write_csv(folder / "classes.csv", list(classes[0]), (row.values() for row in classes))
     key = list(classes[0])[3]
@@ -123,7 +117,7 @@ def write_classes(
         "mistake_count": len(mistakes),
         "mistakes": listed,
         "hits": shown,
-        "files": sorted([*FILES, *(CHART_FILES if charts else ())]),
+        "files": sorted([*FILES, *(["confusion.csv"] if charts else [])]),
     }
     write_index(folder, {"": page})
     return page

@@ -29,10 +29,7 @@ def choose_passes(heads: Sequence[LabelSpace], device: str) -> None:
 
 
 def warn_of_short_window(window: Window, heads: Sequence[LabelSpace]) -> None:
-    """Logs a line, once, if windows like this one are much shorter than what the training showed.
-
-    Also if their clips repeat frames, or wrap around.
-    """
+    """Logs a line, once, if windows like this one are much shorter than a trained clip."""
     start, end = window.span
     length = end - start
     trained = max(head.trained_seconds for head in heads)
@@ -41,14 +38,6 @@ def warn_of_short_window(window: Window, heads: Sequence[LabelSpace]) -> None:
             f"a window of {length:.3g} s is shorter than the videos of the training: set a window "
             f"of {trained:.3g} s; scores of shorter ones are often wrong"
         )
-        return
-    for head in heads:
-        indices = head.frame_indices(window).reshape(head.clips, -1, head.frames_in_a_row)[..., 0]
-        if (np.diff(indices) <= 0).any():
-            warn_once(
-                f"a window of {length:.3g} s is shorter than a clip of the training: frames are "
-                "repeated, and scores may be wrong; set a longer window"
-            )
 
 
 def read_windows(

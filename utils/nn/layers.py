@@ -55,7 +55,6 @@ def conv2d(
         stride=stride,
         pad_mode="same" if same else "pad",
         padding=0 if same else (kernel - 1) // 2,
-        dilation=1,
         group=groups,
         has_bias=bias,
         weight_init=HeNormal(mode=fan, nonlinearity="relu"),

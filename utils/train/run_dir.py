@@ -119,16 +119,12 @@ class RunDirectory:
             batch, effective_batch, epoch_samples, samples = state[SAMPLER].tolist()
             hashes = state.get(RECORDS, self.sample_hashes)
             if samples != sampler.samples or not np.array_equal(hashes, self.sample_hashes):
-                self.refuse(
-                    f"holds a run over {samples} other samples, or in another order, than the "
-                    f"{sampler.samples} of the list"
-                )
+                self.refuse("holds a run over other samples, or over these in another order")
             effective = sampler.effective_batch_size(accumulation_steps)
             if effective != effective_batch or epoch_samples % sampler.global_batch_size:
                 self.refuse(
                     f"holds a run of {effective_batch} samples an update and {epoch_samples} an "
-                    f"epoch; with this data.batch and train.accumulation_steps, {effective} are "
-                    "an update"
+                    f"epoch; with this data.batch, {effective} are an update"
                 )
             self.start_step = int(state[COUNTER]) * batch // sampler.global_batch_size
             sampler = replace(sampler, epoch_samples=epoch_samples)
@@ -138,10 +134,7 @@ class RunDirectory:
         if self.rt.size > 1:
             own_step = self.start_step % 4096  # sums stay exact
             if sum_over_ranks(np.array([own_step]))[0] != own_step * self.rt.size:
-                raise ValueError(
-                    f"run.out: this rank resumes at step {self.start_step} of {self.path}, others "
-                    "from another one; all ranks must see the same folder"
-                )
+                self.refuse("is not the same folder on all ranks")
         return sampler
 
     def restore(self, step: TrainStep, unreadable: UnreadableFiles) -> None:

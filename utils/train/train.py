@@ -20,7 +20,6 @@ from utils.data.sampler import TrainSampler
 from utils.evaluate.label_space import find_moved_name, list_class_names
 from utils.files import get_cache_folder
 from utils.log import log, print_result, start_log
-from utils.messages import SETTINGS_LINE, shorten
 from utils.networks import Job, Network
 from utils.nn import amp, kernels
 from utils.nn.layers import synchronize_norms
@@ -135,9 +134,6 @@ def build_training(job: Job, sampler: TrainSampler, build: Build) -> tuple[Train
     """
     network, cfg, rt = job.network, job.cfg, job.rt
     run = cfg.run
-    if run.amp_level != run.amp:
-        text = "training at amp level %s: on a CPU, run.amp %s of a config file has no effect"
-        log.info(text, run.amp_level, run.amp)
     if run.amp_dtype == "bfloat16":  # needs no loss scale
         run = replace(run, loss_scale=1.0, dynamic_loss_scale=False)
     with kernels.use(choose_kernels(run, rt.device)):
@@ -173,8 +169,7 @@ def choose_kernels(run: Run, device: str) -> kernels.Plain:
         try:
             return Cpu(library.load(get_cache_folder() / "cpu_kernels", log.info))
         except (OSError, ValueError) as error:
-            reason = "the training uses MindSpore's CPU kernels, not those of the zoo: %s"
-            log.info(reason, shorten(str(error), SETTINGS_LINE))
+            log.info("the training uses MindSpore's CPU kernels, not those of the zoo: %s", error)
     return kernels.select(device)
 
 

@@ -61,6 +61,7 @@ def test_the_page_has_confident_mistakes_and_doubtful_hits_with_frames(tmp_path)
     picture = Image.open(io.BytesIO(base64.b64decode(page["hits"][0]["pictures"][0].split(",")[1])))
     assert (picture.format, picture.size) == ("JPEG", (192, 144))
     assert page["counts"].tolist() == [[0, 0, 0], [1, 1, 0], [0, 1, 1]]
+    assert page["pairs"] == [[1, 0, 1, 0.5], [2, 1, 1, 0.5]]
     assert [(row["name"], row["videos"], row["cells"][0]) for row in page["rows"]] == [
         ("v", 2, 0.5), ("w", 2, 0.5), ("u", 0, None),
     ]  # fmt: skip

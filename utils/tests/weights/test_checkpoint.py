@@ -236,7 +236,7 @@ def test_a_run_resumes_on_other_ranks_if_the_effective_batch_size_stays(folder):
     assert int(step.micro_step.asnumpy()) == 10
     with pytest.raises(ValueError, match="12 are an update"):
         folder.resume(make_sampler(size=3), 1)
-    with pytest.raises(ValueError, match="over 100 other samples, .* than the 103"):
+    with pytest.raises(ValueError, match="over other samples"):
         folder.resume(make_sampler(size=2, samples=103), 1)
     folder.save(Step(5, accumulation_steps=2), make_sampler(), marks)
     with pytest.raises(ValueError, match="8 samples an update and 100 an epoch"):
@@ -252,7 +252,7 @@ def test_a_run_resumes_only_with_the_same_samples(folder):
     folder.save(Step(5), sampler, make_marks())
     folder.resume(sampler, 1, [Record("/moved/v.mp4", None, 1, 1)])
     for other in (Record("/new/w.avi", None, 1, 1), Record("/new/v.avi", None, 2, 1)):
-        with pytest.raises(ValueError, match="100 other samples"):
+        with pytest.raises(ValueError, match="over other samples"):
             folder.resume(sampler, 1, [other])
     folder.restore(Step(0), make_marks())
 
