@@ -128,10 +128,7 @@ def video_scores(
     file has no classifier.
     """
     if not scorer.has_classifier:
-        raise ValueError(
-            f"{scorer.name} has no classifier, so it gives features and no predictions; a training "
-            "with train.new_head=true adds one"
-        )
+        raise ValueError(f"{scorer.name} has no classifier; train one with train.new_head=true")
     n, views = clips.shape[:2]
     size = clips_per_pass or choose_clips_per_pass(
         n, views, device=scorer.device, clip=clips.shape[2:]
@@ -171,10 +168,9 @@ def cut_passes(scorer: Scorer, clips: np.ndarray, size: int) -> Iterator[np.ndar
 def check_finite(scorer: Scorer, values: np.ndarray, what: str) -> None:
     """Raises ValueError, with the file of the network, for videos (N, ...) with bad numbers."""
     if not np.isfinite(values).all():
-        count = len(values) - np.isfinite(values).all(axis=1).sum()
         raise ValueError(
-            f"{scorer.name} gives {what} that are NaN or infinite, for {count} of "
-            f"{len(values)} videos; its weights are damaged, or its training has diverged"
+            f"{scorer.name} gives {what} that are NaN or infinite; its weights are damaged, or its "
+            "training has diverged"
         )
 
 

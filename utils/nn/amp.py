@@ -15,8 +15,6 @@ from mindspore import nn, ops
 from utils.nn.conv3d import ClipConv
 from utils.nn.layers import LayerNorm, Normalize
 
-BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-
 
 def cast(net: nn.Cell, level: str, dtype: str = "float16") -> nn.Cell:
     """The network at an amp level O0 to O3: same parameters and names, float32 at the end.
@@ -34,7 +32,7 @@ def cast(net: nn.Cell, level: str, dtype: str = "float16") -> nn.Cell:
     else:
         net.to_float(half)
     for cell in cells:
-        if isinstance(cell, BATCH_NORMS) or (level == "O2" and isinstance(cell, LayerNorm)):
+        if isinstance(cell, nn.BatchNorm2d) or (level == "O2" and isinstance(cell, LayerNorm)):
             cell.add_flags_recursive(fp16=False, fp32=False, bf16=False)  # they cast
         elif isinstance(cell, Normalize):
             cell.to_float(mstype.float32)

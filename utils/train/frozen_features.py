@@ -12,7 +12,6 @@ import hashlib
 import os
 import re
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, Optional, Protocol, runtime_checkable
 
@@ -32,7 +31,7 @@ from utils.train.run_dir import CHANGEABLE_ON_RESUME, hash_records
 from utils.video.media_files import compute_stamp
 from utils.weights.checkpoint import weights_of
 
-READ, LOST = 1, 2  # of the last field of a record, which is 0 where nothing was written
+LOST = 2  # the last field of an unreadable sample; 1 of others, 0 where nothing was written
 
 
 @runtime_checkable
@@ -170,10 +169,9 @@ def compute_table(
     fields = [(name, value.dtype, value.shape) for name, value in columns]
     dtype = np.dtype([*fields, ("state", np.uint8)])
     samples = len(rows.records)
-    waiting = partial(log.info, "waiting for another training that computes features ...")
     with report_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with wait_for_lock(path.parent, waiting), open(path, "a+b") as file:
+        with wait_for_lock(path.parent, lambda: None), open(path, "a+b") as file:
             file.seek(0)
             done = 0
             # A kill may cut the last record; after a power failure a file may end in zeros.
@@ -187,7 +185,7 @@ def compute_table(
             parts = read_ahead(lambda k: map(read, [k]), missing, count_workers("auto"))
             for k, values in track(parts, "features", total=len(missing), unit="clips"):
                 row = replace_clips(next(values))
-                state = LOST if rows.unreadable.view_flags()[k % samples] else READ
+                state = LOST if rows.unreadable.view_flags()[k % samples] else 1
                 file.write(np.array([(*row, state)], dtype).tobytes())
             file.flush()
             return np.memmap(file, dtype, "r")[:count][[*rows.columns]]

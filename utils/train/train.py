@@ -25,7 +25,7 @@ from utils.nn import amp, kernels
 from utils.nn.layers import synchronize_norms
 from utils.settings import NetworkConfig, Run
 from utils.signals import handle_signals
-from utils.train.gradients import split_all_reduce
+from utils.train.gradients import segments_of, split_all_reduce
 from utils.train.plan import Plan, TrainParts
 from utils.train.run_dir import RunDirectory
 from utils.train.schedule import peak_lr
@@ -86,7 +86,9 @@ def run_training(network: Network, cfg: NetworkConfig, build: Build) -> None:
     validation = None
     eval_sets: list = []
     if cfg.run.eval_every:  # a bad line of a list stops the run before the training starts
-        from utils.evaluate.metrics import EvalSet
+        from utils.evaluate.metrics import EvalSet, evaluate
+        from utils.evaluate.scorer import CellScorer
+        from utils.train.validation import Validation
 
         rows_of = network.build_eval_rows(cfg, rt, spaces, split="val")
         eval_sets = [
@@ -98,10 +100,6 @@ def run_training(network: Network, cfg: NetworkConfig, build: Build) -> None:
         read_rows, eval_sets = use_features(job, step.net, rows, eval_sets)
     directory.restore(step, rows.unreadable)
     if eval_sets:
-        from utils.evaluate.metrics import evaluate
-        from utils.evaluate.scorer import CellScorer
-        from utils.train.validation import Validation
-
         validate = partial(evaluate, CellScorer(step.net), eval_sets, rt)
         validation = Validation(
             validate, cfg.run, rt, step, folder=directory.path, description=directory.description
@@ -113,8 +111,7 @@ def run_training(network: Network, cfg: NetworkConfig, build: Build) -> None:
     if step.dropout.size:
         read_rows = RowsWithDropout(read_rows, step.dropout)
     # Forks worker processes, before the threads of a validation run.
-    workers = cfg.data.workers
-    batches = network.create_dataset(cfg, read_rows, workers) if len(read_rows) else None
+    batches = network.create_dataset(cfg, read_rows, cfg.data.workers) if len(read_rows) else None
     with handle_signals(loop.request_stop):
         loop.resume_validation()
     if loop.unvalidated_epoch or loop.ends_early:
@@ -141,7 +138,9 @@ def build_training(job: Job, sampler: TrainSampler, build: Build) -> tuple[Train
         if cfg.train.sync_batch_norm:
             synchronize_norms(parts.net, rt.size)
         ends = split_all_reduce(parts.net, run, freezes=bool(cfg.train.freeze))
-        log.info("gradients are reduced in %d segments, which end at %s", len(ends), ends)
+        for first, last in segments_of(ends):
+            size = sum(p.size * p.itemsize for p in parts.optimizer.parameters[first : last + 1])
+            log.info("a segment of gradients: %d tensors %.2f MB", last - first + 1, size / 1e6)
         step = TrainStep(
             amp.cast(parts.net, run.amp_level, run.amp_dtype),
             loss=parts.loss,

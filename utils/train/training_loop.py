@@ -270,10 +270,10 @@ class TrainingLoop(Callback):
 
     def check_patience(self) -> None:
         """Ends the run, on all ranks, if its validations no longer improve."""
-        stall = self.validation.describe_stall()
-        self.ends_early = bool(stall) and self.steps_done < self.last_step
+        self.ends_early = self.validation.has_stalled() and self.steps_done < self.last_step
         if self.ends_early:
-            log.info("run.patience: %s; the run ends", stall)
+            leader = self.validation.find_leader()
+            log.info("run.patience: no validation was better than epoch %d; the run ends", leader)
 
     def write_values(self, values: dict) -> None:
         """Logs a line of steps or of a validation; once, and late in a run, what is wrong."""
@@ -316,8 +316,7 @@ class TrainingLoop(Callback):
             return
         how = f"stopped at step {self.steps_done}, saved; the same command resumes there"
         if self.unvalidated_epoch:
-            remedy = "repeated then" if self.validation.decides else "left to eval.py"
-            how += f"; the validation of epoch {self.unvalidated_epoch} is {remedy}"
+            how += f"; the validation of epoch {self.unvalidated_epoch} is not done"
         if self.stop_signal == signal.SIGINT:
             raise RunInterruptedError(f"interrupted: {how}")
         log.info("%s: %s", signal.Signals(self.stop_signal or signal.SIGTERM).name, how)

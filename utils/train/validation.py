@@ -120,14 +120,7 @@ class Validation:
         order = {k: (sign * line[self.metric], line["loss"], k) for k, line in lines.items()}
         return min(order, key=order.__getitem__, default=0)
 
-    def describe_stall(self) -> str:
-        """What the last `run.patience` validations have not improved; empty if they have."""
+    def has_stalled(self) -> bool:
+        """Whether the last `run.patience` validations have improved nothing."""
         leader = self.find_leader()
-        later = [epoch for epoch in self.lines if epoch > leader]
-        if not 0 < self.run.patience <= len(later):
-            return ""
-        best = self.lines[leader][self.metric] if leader else "nothing"
-        return (
-            f"the last {self.run.patience} validations were no better than {self.metric} {best} "
-            f"of epoch {leader}"
-        )
+        return 0 < self.run.patience <= sum(epoch > leader for epoch in self.lines)

@@ -241,7 +241,7 @@ def test_patience_ends_a_run_with_a_saved_epoch(tmp_path, log_messages):
     assert loop.directory.saved == ["epoch"]
     loop.finish()  # not a run that a signal has stopped
     (line,) = [line for line in log_messages if "patience" in line]
-    assert "loss 1.0 of epoch 1" in line
+    assert "epoch 1;" in line
     assert not [line for line in log_messages if "SIGTERM" in line]
     result = loop.result()
     assert result["complete"]

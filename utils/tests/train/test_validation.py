@@ -51,7 +51,7 @@ def validate_epochs(validation: Validation, count: int, first: int = 1) -> list[
         line = validation.validate(epoch)
         with open(validation.folder / "log.jsonl", "a") as file:
             file.write(json.dumps(line) + "\n")
-        ends.append(bool(validation.describe_stall()))
+        ends.append(validation.has_stalled())
     return ends
 
 
@@ -124,7 +124,7 @@ def test_a_resumed_run_knows_the_validations_before_its_first_step(tmp_path):
     resumed.resume(3)
     assert sorted(resumed.lines) == [1, 2, 3]
     assert (resumed.best_epoch, resumed.lines[2]["loss"]) == (2, 1.25)
-    assert resumed.describe_stall()
+    assert resumed.has_stalled()
     fresh = make_validation(Recorder([]), tmp_path)
     fresh.resume(0)
     assert fresh.lines == {}

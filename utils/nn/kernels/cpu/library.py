@@ -27,7 +27,6 @@ LIBRARY = "libkernels.so"
 ONEDNN = "libdnnl.so"
 MINDSPORE_ONEDNN = Path(mindspore.__file__).parent / "lib" / "libdnnl.so.3"
 CPUINFO = Path("/proc/cpuinfo")  # flags on x86-64, Features on aarch64
-COMPILE_SECONDS = 600  # for which a process waits for another one; it takes 10 to 35 on two cores
 OPTIONS = ("-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math")
 OPTIONS += ("-fopenmp", "-shared", "-fPIC")
 
@@ -45,7 +44,7 @@ def load(cache: Path, report: Callable[[str], object] = print_line) -> Path:
     folder = cache / compute_checksum()
     if not folder.exists():
         cache.mkdir(parents=True, exist_ok=True)
-        with wait_for_lock(cache, lambda: None, COMPILE_SECONDS):
+        with wait_for_lock(cache, lambda: None):
             if not folder.exists():  # else another process has compiled it
                 for scratch in cache.glob("tmp*"):  # of a compilation that was killed
                     shutil.rmtree(scratch, ignore_errors=True)
