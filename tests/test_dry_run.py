@@ -215,7 +215,7 @@ BUILD = """
     from utils.settings import Run
     from utils.networks import find_network_of_yaml
     from utils.nn import kernels
-    from utils.nn.layers import draw_no_weights
+    from utils.inference.checkpoint import draw_no_weights
 
     runtime.start(Run(device="Ascend"))
     built, failed = [], {}

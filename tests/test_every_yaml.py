@@ -14,9 +14,9 @@ from mindspore import Tensor
 from tests.separate_process import run_in_separate_process
 from tests.toy_recipes import YAMLS, build_toy_training, load_toy_recipe
 from utils.files import ROOT
+from utils.inference.checkpoint import draw_no_weights
 from utils.load_config import list_settings, load_config
 from utils.networks import find_network, list_networks
-from utils.nn.layers import draw_no_weights
 from utils.train.gradients import segment_ends
 from utils.train.run_dir import CHANGEABLE_ON_RESUME
 

@@ -125,7 +125,7 @@ def inspect_network(start: Start) -> int:
     """
     # MindSpore is imported only if the settings and the videos are valid.
     from utils.complexity import count_layers
-    from utils.nn.layers import draw_no_weights
+    from utils.inference.checkpoint import draw_no_weights
     from utils.train.plan import freeze_weights
     from utils.weights import checkpoint
 

@@ -1,6 +1,7 @@
 """The network of a checkpoint as a Cell for inference, and the names of its classes."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
@@ -59,6 +60,21 @@ def assign_class_names(
             log.warning("--labels %s: %r is another class of the checkpoint", labels, moved)
 
 
+@contextmanager
+def draw_no_weights() -> Iterator[None]:
+    """The weights of a network that is built inside have shapes, but no numbers, and no memory.
+
+    `init_param` is MindSpore's own switch; no public name replaces `no_init_parameters`.
+    """
+    from mindspore import Parameter
+
+    Parameter.init_param = False
+    try:
+        yield
+    finally:
+        Parameter.init_param = True
+
+
 def build_network(network: "Network", cfg: NetworkConfig, **changes: Any) -> "nn.Cell":
     """The network for inference on its device, without numbers in its weights: `load` sets them.
 
@@ -67,7 +83,6 @@ def build_network(network: "Network", cfg: NetworkConfig, **changes: Any) -> "nn
     the model.
     """
     from utils.nn import kernels
-    from utils.nn.layers import draw_no_weights
     from utils.runtime import cap_instruction_set
 
     cap_instruction_set()  # some callers have started no device

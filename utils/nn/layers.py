@@ -5,8 +5,7 @@ MindSpore changes the signatures, as it has announced, only this file must chang
 are those of `utils.nn.kernels` for the device.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, Callable, NamedTuple, Optional
 
@@ -17,19 +16,6 @@ from mindspore.common.initializer import HeNormal, Initializer, Normal, Uniform
 
 from utils.nn import kernels
 from utils.nn.kernels import plain
-
-
-@contextmanager
-def draw_no_weights() -> Iterator[None]:
-    """The weights of a network that is built inside have shapes, but no numbers, and no memory.
-
-    `init_param` is MindSpore's own switch; no public name replaces `no_init_parameters`.
-    """
-    Parameter.init_param = False
-    try:
-        yield
-    finally:
-        Parameter.init_param = True
 
 
 def conv2d(

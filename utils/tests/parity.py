@@ -14,9 +14,9 @@ from mindspore import Tensor, nn
 
 from scripts.analysis.activations import record_activations, relative_error
 from tests.golden_cases import compute_scores, generate_input, get_shapes, map_torch_names
+from utils.inference.checkpoint import draw_no_weights
 from utils.nn import kernels
 from utils.nn.kernels.cpu import Cpu
-from utils.nn.layers import draw_no_weights
 from utils.settings import Run
 from utils.train.train import choose_kernels
 from utils.train.train_step import TrainStep
