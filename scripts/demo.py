@@ -117,7 +117,7 @@ class Predictor:
         if cam:
             from utils.inference.cam import GradCam
 
-            self.cam = GradCam(model)
+            self.cam = GradCam(model.load_cell(), model.heads)
 
     def predict(self, path: Optional[str]) -> list:
         """[bars of each data set, rows of the windows, HTML of the heat maps] of an upload."""

@@ -13,7 +13,7 @@ from tests.golden_cases import find_case, generate_input, load_case
 from tests.helpers import find_smoke_yaml, load_smoke_config, run_script, save_random_weights
 from tests.toy_recipes import draw_samples, list_toy_settings, load_toy_config
 from utils.files import ROOT
-from utils.inference.cam import GradCam, HeatMaps, scale_maps
+from utils.inference.cam import GradCam, scale_maps
 from utils.inference.model import build_model
 from utils.networks import find_network, list_networks
 from utils.nn.layers import CamCells
@@ -27,7 +27,7 @@ def test_heat_maps_equal_those_of_pytorch(record):
     network = find_network(record["case"].split("/")[0])
     net = find_case(network.name, load_case(ROOT / record["case"])).build_model()
     clip = generate_input(record["input_seed"], record["input_shape"])
-    maps = HeatMaps(net, net.find_cam_cells()).compute(clip, record["head"], record["label"])
+    maps = GradCam(net, ()).compute(clip, record["head"], record["label"])
     expected = np.array(record["maps"])
     assert np.ptp(expected) > 0.2 * expected.max(), "a map without a pattern shows nothing"
     np.testing.assert_allclose(maps, expected, atol=1e-4 * expected.max())
@@ -56,15 +56,17 @@ class Corner(nn.Cell):
     def construct(self, x):
         return ops.softmax(self.scores(self.layer(x).mean((2, 3))), -1)
 
+    def find_cam_cells(self) -> CamCells:
+        return CamCells(self.layer, scores=[self.scores], arrange=np.asarray)
+
 
 def test_a_heat_map_shows_where_the_class_gets_its_score():
     net = Corner().set_train(False)
-    cells = CamCells(net.layer, scores=[net.scores], arrange=np.asarray)
     clip = np.zeros((2, 3, 3), np.float32)
     clip[0, 0, 0] = 9  # for class 1
     clip[1, 2, 2] = 9
     clip[1, 0, 1] = -9  # against class 0
-    heat_maps = HeatMaps(net, cells)
+    heat_maps = GradCam(net, ())
     for label, (y, x) in {1: (0, 0), 0: (2, 2)}.items():
         maps = heat_maps.compute(clip, 0, label)
         assert maps.shape == (1, 3, 3)
@@ -93,7 +95,8 @@ def test_every_architecture_has_a_layer_and_raw_scores(network, settings):
 def test_another_class_has_another_heat_map(tmp_path):
     cfg = load_toy_config("resnet50", "run.engine=mindspore")
     weights = save_random_weights(cfg, tmp_path / "net.ckpt", "resnet50")
-    cam = GradCam(build_model(find_network("resnet50"), cfg, weights))
+    model = build_model(find_network("resnet50"), cfg, weights)
+    cam = GradCam(model.load_cell(), model.heads)
     view = np.random.RandomState(0).randint(0, 256, (1, 3, 64, 96), np.uint8)
     best = cam.overlay(view, head=0, probabilities=np.array([0.1, 0.2, 0.4, 0.3]))
     assert (best.label, best.frames.shape) == (2, (1, 1, 64, 96, 3))

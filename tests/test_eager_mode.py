@@ -15,7 +15,6 @@ from tests.helpers import (
 )
 from tests.toy_recipes import draw_samples, list_toy_settings
 from utils.inference.engines import choose_engine
-from utils.inference.load import open_scorer
 from utils.networks import find_network
 from utils.nn.kernels.plain import Plain
 from utils.train.train import choose_kernels
@@ -105,6 +104,3 @@ def test_eager_mode_is_computed_by_mindspore():
     assert type(choose_kernels(eager.run, "CPU")) is Plain
     with pytest.raises(ValueError, match="run.mode eager needs run.engine mindspore, not openvino"):
         load_smoke_config("tsm", "run.mode=eager", "run.engine=openvino")
-    for name in ("net.onnx", "net.mindir"):
-        with pytest.raises(ValueError, match=f"run.mode eager computes a checkpoint, not {name}"):
-            open_scorer(find_network("tsm"), eager, Path(name))

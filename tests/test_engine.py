@@ -292,7 +292,6 @@ def test_a_prediction_by_a_cached_engine_does_not_import_mindspore(
 @pytest.mark.parametrize(
     ("network", "override", "words"),
     [
-        ("tsm", "eval.batch=3", "eval.batch"),
         ("tsm", "model.num_classes=7", "5 classes"),
         ("resnet50", "eval.batch=2", "holds a network of resnet50"),
     ],

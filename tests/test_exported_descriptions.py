@@ -12,7 +12,6 @@ from tests.helpers import assert_one_line_error, load_smoke_config, read_result
 from utils.files import ROOT
 from utils.inference import model as api
 from utils.inference.export import export_weights
-from utils.inference.load import open_scorer
 from utils.networks import find_network, load_own_config
 from utils.weights import checkpoint, checkpoint_file
 from utils.weights.convert import read_source
@@ -54,9 +53,6 @@ def test_an_exported_file_needs_no_config_file(kind, described, run_here, tmp_pa
     assert (network, cfg.eval.batch, cfg.eval.crops) == (TSM, 3, 1)
     frames = np.zeros((8, 40, 48, 3), np.uint8)
     assert {name for name, _ in api.load(file).predict(frames, top=8)} == {*NAMES}
-    other = load_own_config(file, ["model.padding=same"])[1]
-    with pytest.raises(ValueError, match=f"net.{kind}.*symmetric instead of same"):
-        open_scorer(TSM, other, file)
     file.write_bytes(b"nonsense")
     with pytest.raises(ValueError, match=f"net.{kind}"):
         load_own_config(file)

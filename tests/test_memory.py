@@ -20,10 +20,10 @@ RATE = 20  # frames per second
 
 
 def draw_heat_maps(model: api.Model, folder: Path) -> Callable[[], object]:
-    cam = GradCam(model)
+    cam = GradCam(model.load_cell(), model.heads)
     ((_, views),) = model.read(FRAMES, window=None, fps=RATE)
     clip = model.heads[0].select_middle_crops(views[0])[0]
-    return lambda: cam.maps.compute(clip, head=0, label=2)
+    return lambda: cam.compute(clip, head=0, label=2)
 
 
 def predict(model: api.Model, folder: Path) -> Callable[[], object]:

@@ -71,7 +71,7 @@ class Predictor:
         if options.cam:
             from utils.inference import cam
 
-            self.cam = cam.GradCam(model)
+            self.cam = cam.GradCam(model.load_cell(), model.heads)
 
     def run_jobs(self, jobs: Iterable[tuple[str, str]]) -> Results:
         """The record of each job; that of a broken video has an `error`."""

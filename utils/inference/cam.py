@@ -17,8 +17,6 @@ import numpy as np
 from mindspore import Tensor, nn
 
 from utils.evaluate.label_space import LabelSpace
-from utils.inference.model import Model
-from utils.nn.layers import CamCells
 from utils.runtime import eager_mode
 from utils.video.windows import Window
 
@@ -33,20 +31,21 @@ class Overlay(NamedTuple):
     label: int
 
 
-class HeatMaps:
-    """The heat maps of a network, which is for this object only: its hooks stay.
+class GradCam:
+    """Draws the heat maps of a network, which is for this object only: its hooks stay.
 
     MindSpore keeps a graph for every function that it differentiates, so there is one for all
     clips. It adds zero to the output of the layer, and the gradient is that with respect to this
     zero: then MindSpore needs no activations of the cells before it.
     """
 
-    def __init__(self, net: nn.Cell, cells: CamCells):
+    def __init__(self, net: nn.Cell, heads: Sequence[LabelSpace]):
         self.net = net
-        self.cells = cells
+        self.heads = heads
+        self.cells = net.find_cam_cells()
         self.outputs: dict[Any, Tensor] = {}  # of one clip
-        cells.layer.register_forward_hook(self.watch)
-        for head, scores in enumerate(cells.scores):
+        self.cells.layer.register_forward_hook(self.watch)
+        for head, scores in enumerate(self.cells.scores):
             scores.register_forward_hook(partial(self.save, head))
         with eager_mode():
             self.differentiate = ms.grad(self.score)
@@ -79,22 +78,16 @@ class HeatMaps:
         weights = gradient.mean(axis=(2, 3), keepdims=True)
         return np.maximum((maps * weights).sum(axis=1), 0)
 
-
-class GradCam:
-    """Draws the heat maps of the most probable class, in float32."""
-
-    def __init__(self, model: Model):
-        self.heads = model.heads
-        net = model.load_cell()
-        self.maps = HeatMaps(net, net.find_cam_cells())
-
     def overlay(self, views: np.ndarray, head: int, probabilities: np.ndarray) -> Overlay:
-        """The heat maps of one window's `views` (V, ...), over the frames that a preview shows."""
+        """The heat maps of the most probable class, over the frames that a preview shows.
+
+        `views` (V, ...) are those of one window.
+        """
         label = int(np.argmax(probabilities))
         frames = self.heads[head].preview_frames(views)
         result = np.empty_like(frames)
         for k, clip in enumerate(self.heads[head].select_middle_crops(views)):
-            maps = scale_maps(self.maps.compute(clip, head, label), frames.shape[1:4])
+            maps = scale_maps(self.compute(clip, head, label), frames.shape[1:4])
             levels = np.round(255 * maps).astype(np.uint8)
             # The colours of PySlowFast and mmaction2: from violet to yellow
             colors = [cv2.applyColorMap(level, cv2.COLORMAP_VIRIDIS)[..., ::-1] for level in levels]

@@ -9,7 +9,6 @@ import contextlib
 import functools
 import os
 import re
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Optional, Union
@@ -20,19 +19,17 @@ from utils.evaluate.scorer import CellScorer, Scorer
 from utils.files import get_cache_folder, report_write_errors, wait_for_lock
 from utils.inference.checkpoint import build_network, load_for_inference
 from utils.inference.engines import ENGINES, OPEN, FileScorer, choose_engine, read_onnx
-from utils.load_config import to_dict
 from utils.log import log
 from utils.messages import escape_control
 from utils.networks import Network, compute_key
 from utils.settings import NetworkConfig
-from utils.weights.checkpoint_file import DESCRIPTION, CheckpointFile, read_checkpoint
-from utils.weights.description import check_checksum, parse
+from utils.weights.checkpoint_file import CheckpointFile, read_checkpoint
+from utils.weights.description import check_checksum
 
 if TYPE_CHECKING:
     from mindspore import nn
 
 PRECISIONS = {"f32": "float32", "bf16": "bfloat16"}
-OWN_NAME = re.compile(r"[0-9a-f]{32}-.+\.onnx")  # of a file in the cache
 KEPT_FILES = 8  # in the cache, the last used ones
 LONGEST_WAIT = 600  # seconds for the export of another process
 
@@ -79,8 +76,6 @@ def open_exported(
     """
     engine = choose_engine(cfg.run)
     is_onnx = path.suffix == ".onnx"
-    if cfg.run.mode == "eager":
-        raise ValueError(f"run.mode eager computes a checkpoint, not {path}")
     if is_onnx and engine == "mindspore":
         raise ValueError(f"{path}: an ONNX file needs --run.device=CPU and openvino or onnxruntime")
     if not is_onnx and (cfg.run.engine in ENGINES or cfg.run.engine_precision != "f32"):
@@ -105,19 +100,9 @@ def open_exported(
         raise ValueError(f"{path} holds a network of {owner}, not of {network.name}")
     if 0 < content.classes != classes:
         raise ValueError(f"{path} has {content.classes} classes, the config file has {classes}")
-    settings = parse(info[DESCRIPTION], path).settings if DESCRIPTION in info else {}
-    padding = settings.get("model", {}).get("padding")
-    own_padding = to_dict(cfg)["model"].get("padding")
-    if padding not in (None, own_padding):
-        from utils.weights.mindspore_checkpoint import check_padding
-
-        check_padding(path, escape_control(str(padding))[:20], own_padding)
     labels = "multi" if cfg.has_several_labels else "single"
     if info.get("labels", labels) != labels:
         raise ValueError(f"{path} was not exported with model.labels {labels}; export it again")
-    batch = content.shape[0]
-    if content.buffers is None and batch > 0 and batch != cfg.eval.batch:
-        raise ValueError(f"{path} takes {batch} clips at once: set --eval.batch={batch}")
     normalize = None
     if content.dtype == "float32":
         from mindspore import Tensor
@@ -241,10 +226,8 @@ def is_sound(file: Path) -> bool:
 
 
 def delete_old_files(folder: Path, count: int = KEPT_FILES) -> None:
-    """Deletes all but the last used files of the cache, and what a killed export left."""
-    for scratch in folder.glob(".*.tmp"):
-        shutil.rmtree(scratch, ignore_errors=True)
-    exported = [file for file in folder.iterdir() if OWN_NAME.fullmatch(file.name)]
-    files = sorted(exported, key=lambda file: file.stat().st_mtime, reverse=True)
+    """Deletes all but the last used files of the cache."""
+    own = folder.glob(f"{'[0-9a-f]' * 32}-*.onnx")
+    files = sorted(own, key=lambda file: file.stat().st_mtime, reverse=True)
     for file in files[count:]:
         file.unlink(missing_ok=True)

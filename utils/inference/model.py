@@ -63,18 +63,11 @@ Settings = Union[Mapping[str, Any], Sequence[str]]
 DEVICES: set[str] = set()  # on which MindSpore computes in this process
 # (kind, least, most, words) of an argument
 INTEGER = (Integral, 1, LARGEST, "an integer of at least 1")
+FRACTION = (Real, 0, 1, "a number from 0 to 1")
 LEAST_0 = (Real, 0, LARGEST, "a number of at least 0")
 ABOVE_0 = (Real, np.nextafter(0, 1), LARGEST, "a number above 0")
-NUMBERS = {
-    "num_classes": INTEGER,
-    "workers": INTEGER,
-    "top": INTEGER,
-    "threshold": (Real, 0, 1, "a number from 0 to 1"),
-    "window": LEAST_0,
-    "retry": LEAST_0,
-    "step": ABOVE_0,
-    "fps": ABOVE_0,
-}
+NUMBERS = {"num_classes": INTEGER, "workers": INTEGER, "top": INTEGER, "threshold": FRACTION}
+NUMBERS |= {"window": LEAST_0, "retry": LEAST_0, "step": ABOVE_0, "fps": ABOVE_0}
 
 
 def list_recipes(network: str = "") -> list[str]:

@@ -300,13 +300,9 @@ class Stream(Iterator[StreamResult], AbstractContextManager["Stream"]):
         if self.source.is_live:
             self.queue = LatestItems(prepared, self.scorer.capacity)
         try:
-            is_slow = False
             for frame in self.queue or prepared:
                 self.frames += 1
                 is_behind = self.queue is not None and bool(self.queue.waiting)
-                if not is_slow and self.dropped + self.scorer.skipped:
-                    is_slow = True
-                    log.warning("the network is slower than %s, and drops frames", self.source.name)
                 with runtime.guest(self.run):  # other threads compute while this one reads
                     results = [*self.scorer.add(frame, is_behind)]
                 for start, end, values in results:

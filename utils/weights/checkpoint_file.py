@@ -120,8 +120,8 @@ def check_kind(path: Path, size: int = HEAD) -> bytes:
     kind = find_kind(data)
     if kind in FOREIGN_KINDS or (path.suffix in FOREIGN and not kind):
         target = path.with_name(f"{path.stem}_{path.suffix[1:]}.ckpt")
-        words = [ROOT / "scripts" / "convert_checkpoint.py", "--config_path", "RECIPE"]
-        words += ["--source", path, "--target", target]
+        script = ROOT / "scripts" / "convert_checkpoint.py"
+        words = [script, "--config_path", "RECIPE", "--source", path, "--target", target]
         raise ValueError(f"{path}: convert it first: python {shlex.join(map(str, words))}")
     if path.suffix != ".ckpt" and not kind:
         raise ValueError(f"{path}: not a readable checkpoint, by its name and its content")
@@ -129,12 +129,9 @@ def check_kind(path: Path, size: int = HEAD) -> bytes:
 
 
 def read_bytes(path: Path, size: int = -1) -> bytes:
-    """The first bytes of a file, or all. Raises ValueError, which names it, if it is unreadable."""
-    try:
-        with open(path, "rb") as file:
-            return file.read(size)
-    except OSError as error:
-        raise ValueError(f"{path}: cannot be read: {error.strerror or error}") from None
+    """The first bytes of a file, or all."""
+    with open(path, "rb") as file:
+        return file.read(size)
 
 
 def find_kind(head: bytes) -> str:
@@ -159,13 +156,9 @@ def get_itemsize(dtype: str) -> int:
 
 def list_epochs(folder: Path) -> list[Path]:
     """The weights of complete epochs in a folder, oldest first; empty if it cannot be read."""
-    try:
-        names = os.listdir(folder)
-    except OSError:
-        names = []
-    matches = [re.fullmatch(r"epoch_(\d+)\.ckpt", name) for name in names]
-    ordered = sorted((match for match in matches if match), key=lambda match: int(match[1]))
-    return [folder / match[0] for match in ordered]
+    files = folder.glob("epoch_*.ckpt")
+    epochs = [file for file in files if re.fullmatch(r"epoch_\d+", file.stem)]
+    return sorted(epochs, key=lambda file: int(file.stem[6:]))
 
 
 def advise(path: Path) -> str:

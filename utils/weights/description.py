@@ -6,7 +6,6 @@ as not loaded. A file may come from anybody: nothing in the text is executed, an
 checked like those of a config file.
 """
 
-import contextlib
 import json
 import os
 import zlib
@@ -23,8 +22,6 @@ from utils.weights.checkpoint_file import DESCRIPTION, CheckpointFile, read_chec
 
 VERSION = "0.1.0"  # of the zoo, as in pyproject.toml
 MAX_CHARACTERS = 1 << 22  # names of 100,000 classes; a hostile file may have more
-# Settings of the place where a network was trained, which says nothing about it
-LOCAL = {"run": ("out",), "train": ("pretrained",)}
 # A MINDIR or ONNX file is a protobuf message. Its field 14 is a list of metadata, texts by name; a
 # field may be anywhere. So the last entry is `crc32`, the CRC-32 of all bytes before it, as 8
 # digits. These are field 14 of 17 bytes: name and text, with their lengths.
@@ -68,9 +65,9 @@ class Description:
 def describe(network: str, cfg: Any, **values: Any) -> Description:
     """The description of weights with the settings `cfg`; `values` are further fields."""
     settings = to_dict(cfg)
-    for section, keys in LOCAL.items():
-        for key in keys:
-            settings[section].pop(key, None)
+    # Those of the place where it was trained, which say nothing about the network
+    del settings["run"]["out"]
+    settings["train"].pop("pretrained", None)
     name = Path(cfg.run.out).name
     return Description(network, name, settings, version=VERSION, **values)
 
@@ -100,8 +97,7 @@ def read_description(file: Union[CheckpointFile, Path]) -> Optional[Description]
         path, texts = file.path, file.texts
     else:
         path = file
-        known = path.suffix in (".ckpt", ".mindir", ".onnx")
-        if not known or not path.is_file() or not path.stat().st_size:
+        if path.suffix not in (".ckpt", ".mindir", ".onnx") or not path.is_file():
             return None
         is_checkpoint = path.suffix == ".ckpt"
         texts = read_checkpoint(path).texts if is_checkpoint else read_exported_texts(path)
@@ -116,9 +112,7 @@ def append_checksum(path: Path) -> None:
 
 def check_checksum(path: Path) -> bool:
     """Whether a file can be read and has a checksum. Raises ValueError if the checksum differs."""
-    content = b""
-    with contextlib.suppress(OSError):
-        content = path.read_bytes()
+    content = path.read_bytes() if path.is_file() else b""
     field = content[-CHECKSUM_SIZE:]
     different = sum(byte != own for byte, own in zip(field, CHECKSUM_HEAD))
     if len(field) < CHECKSUM_SIZE or different > 1:  # one byte may be damaged
@@ -162,9 +156,8 @@ def parse(text: str, path: Path) -> Description:
         sections = (description.classes, description.metrics, *description.settings.values())
         if not all(isinstance(mapping, dict) for mapping in sections):
             raise TypeError("a section is not a mapping")
-        for names in description.classes.values():
-            if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-                raise TypeError("class names are not a list of texts")
+        if not all(isinstance(names, list) for names in description.classes.values()):
+            raise TypeError("class names are not a list")
         classes = {k: [*map(escape_control, names)] for k, names in description.classes.items()}
         return replace(description, classes=classes)
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:

@@ -154,7 +154,7 @@ class SlowHead(ToyHead):
         return super().predict_probs(scorer, views)
 
 
-def test_a_slow_network_drops_frames_of_a_live_source_and_says_how_many(caplog):
+def test_a_slow_network_drops_frames_of_a_live_source_and_counts_them():
     """Its windows are the newest ones, of neighbouring frames; 16 frames wait."""
     source = PacedSource(200)
     head = SlowHead(source)
@@ -165,7 +165,6 @@ def test_a_slow_network_drops_frames_of_a_live_source_and_says_how_many(caplog):
     assert head.windows == [list(range(start, start + 10, 2)) for start in starts]
     assert [result.start for result in results] == [pytest.approx(k / FPS) for k in starts]
     assert (stream.frames, stream.dropped, scorer.skipped) == (200 - 3 * 44, 3 * 44, 4)
-    assert caplog.text.count("the network is slower than toy") == 1
 
 
 @pytest.mark.parametrize(("live", "pause", "seconds"), [(True, 0.002, 0.0), (False, 0.0, 0.02)])
