@@ -159,24 +159,18 @@ def mkdir(folder: Path) -> Path:
     return folder
 
 
-def test_a_later_call_continues(server, folder):
-    server.cuts = [20_000] * preparation.ATTEMPTS
-    assert_refused("tsm_hashed", HASHED, f"ended after 20000 of {len(CONTENT)} bytes")
-    assert list_visible(folder) == [f"{HASHED}.part", f"{HASHED}.part.json"]
-    file = preparation.fetch(published.find_published("tsm_hashed"), folder)
-    assert file.read_bytes() == CONTENT
-    assert server.requests[-1]["Range"] == "bytes=20000-"
-    assert "If-Range" in server.requests[-1]
-
-
 @pytest.mark.parametrize("validator", [True, False])
-def test_a_file_that_changes_meanwhile_is_downloaded_from_its_beginning(server, folder, validator):
+def test_a_file_that_changes_meanwhile_is_downloaded_from_its_beginning(
+    server, folder, validator, monkeypatch
+):
     server.validator = validator
-    server.cuts = [20_000] * preparation.ATTEMPTS
-    assert_refused("tsm_small", "ended after 20000")
-    server.files["tsm.pth"] = OTHER if validator else OTHER + b"longer"
-    file = preparation.fetch(published.find_published("tsm_small"), folder)
-    assert file.read_bytes() == server.files["tsm.pth"]
+    server.cuts = [20_000]
+    changed = OTHER if validator else OTHER + b"longer"
+    change = lambda line: "ended" in line and server.files.update({"tsm.pth": changed})  # noqa: E731
+    monkeypatch.setattr(preparation, "print_line", change)
+    file = preparation.fetch(published.find_published("tsm_small"), mkdir(folder))
+    assert file.read_bytes() == changed
+    assert list_visible(folder) == ["tsm.pth"]
 
 
 def test_a_connection_that_ends_is_continued(server, folder):
@@ -186,6 +180,13 @@ def test_a_connection_that_ends_is_continued(server, folder):
     assert list_visible(folder) == [HASHED]
     ranges = [request.get("Range") for request in server.requests]
     assert ranges == [None, "bytes=25000-", "bytes=40000-"]
+    assert "If-Range" in server.requests[-1]
+
+
+def test_a_server_that_never_sends_all_leaves_nothing(server, folder):
+    server.cuts = [20_000] * preparation.ATTEMPTS
+    assert_refused("tsm_hashed", HASHED, f"ended after 20000 of {len(CONTENT)} bytes")
+    assert list_visible(folder) == []
 
 
 HTML = b"\n<!DOCTYPE html><html>Please log in</html>"
@@ -220,18 +221,6 @@ def test_a_damaged_file_of_the_user_is_refused_and_stays(server, folder):
     (mkdir(folder) / HASHED).write_bytes(OTHER)
     assert_refused("tsm_hashed", str(folder / HASHED), "SHA-256", DIGEST[:8])
     assert (folder / HASHED).read_bytes() == OTHER
-
-
-@pytest.mark.parametrize("kind", [".part", ".part.json", "link"])
-def test_a_part_and_a_note_of_somebody_else_are_not_overwritten(kind, server, folder):
-    mine = mkdir(folder) / f"{HASHED}{kind if kind != 'link' else '.part'}"
-    if kind == "link":
-        mine.symlink_to("mine")
-    else:
-        mine.write_text("mine")
-    assert_refused("tsm_hashed", str(mine))
-    assert mine.is_symlink() or mine.read_text() == "mine"
-    assert list_visible(folder) == [mine.name]
 
 
 MIRRORS = (

@@ -1,35 +1,31 @@
 """Makes checkpoints of published weights: download, check and conversion.
 
 A file of the table (`published.py`) is downloaded to `weights/downloads/`, and NAME is converted to
-`weights/NAME.ckpt`, in the checkout or, for an installed package, in the current folder. Until a
-file is complete it is NAME.part, beside NAME.part.json, which says of what version of the file it
-is a part. Python's urllib takes proxies from the environment (`https_proxy`, `no_proxy`).
+`weights/NAME.ckpt`, in the checkout or, for an installed package, in the current folder. A
+connection that ends early is continued. Python's urllib takes proxies from the environment
+(`https_proxy`, `no_proxy`).
 
 pooch was tried instead. It begins a cut download anew, prints the address with its user, password
 and query, reads no `file://` mirror, and has no bound on the size.
 """
 
-import base64
 import contextlib
 import http.client
-import json
 import os
 import re
 import shlex
 import subprocess
 import sys
 import urllib.error
-import urllib.parse
 import urllib.request
 from pathlib import Path
 
 from utils.files import (
     ROOT,
     compute_sha256,
-    read_json,
     report_write_errors,
     wait_for_lock,
-    write_text,
+    write_beside,
 )
 from utils.log import Progress
 from utils.messages import (
@@ -46,7 +42,7 @@ from utils.weights.published import MIRROR, Published, find_published, list_publ
 HASH = re.compile(r"-([0-9a-f]{8,64})(-910v2)?\.\w+$")
 CHUNK = 2**20  # bytes; the bar counts chunks
 TIMEOUT = 60  # seconds without a byte
-ATTEMPTS = 3  # connections that end too early
+ATTEMPTS = 10  # connections that end too early
 LARGEST = 2**32  # bytes of a file whose size nobody has published
 SHOWN = 200  # characters of a server's text in a message
 ADVICE = "a proxy is set by https_proxy, a mirror by ZOO_WEIGHTS_MIRROR"
@@ -90,7 +86,7 @@ def prepare(name: str) -> Path:
 
 
 def fetch(entry: Published, folder: Path) -> Path:
-    """The downloaded file; the one in `folder` if it is there. Continues an earlier download.
+    """The downloaded file; the one in `folder` if it is there.
 
     Raises ValueError if the server does not send it all, or it cannot be written.
     """
@@ -102,49 +98,31 @@ def fetch(entry: Published, folder: Path) -> Path:
             f'{entry.name}: open {entry.page}, click "{entry.link}" under "Pretrained Models", '
             f"save the file as {file}, and give the same command again"
         )
-    part = file.with_name(f"{file.name}.part")
-    note = file.with_name(f"{file.name}.part.json")
-    is_own = bool(read_note(note))  # which is written first
-    for path in (part, note):
-        if os.path.lexists(path) and not (is_own and path.is_file() and not path.is_symlink()):
-            raise ValueError(f"{path} exists and is no part of this download: move it away")
     shown = hide_secrets(entry.address)
     print_line(f"{entry.name}: downloads {shown} (licence of {entry.source}: {entry.licence})")
     largest = round(entry.size + 1) * 2**20 if entry.size else LARGEST
+    validator = ""
     try:
-        for _ in range(ATTEMPTS):
-            reason = receive(entry.address, part, note, largest)
-            if not reason:
-                break
-            print_line(reason)
-        else:
-            raise ValueError(reason)
+        with report_write_errors(file, "weights"), write_beside(file) as part:
+            for _ in range(ATTEMPTS):
+                reason, validator = receive(entry.address, part, validator, largest)
+                if not reason:
+                    os.replace(part, file)
+                    return file
+                print_line(reason)
+        raise ValueError(reason)
     except ValueError as error:
         raise ValueError(f"{error}; you can also save the file as {file} ({entry.page})") from None
-    os.replace(part, file)
-    note.unlink(missing_ok=True)
-    return file
 
 
-def read_note(note: Path) -> list:
-    """The size of the file, -1 if unknown, and its ETag or date; empty if there is no such note."""
-    with contextlib.suppress(ValueError):
-        values = read_json(note, "part", list)
-        if list(map(type, values)) == [int, str]:
-            return values
-    return []
+def receive(address: str, part: Path, validator: str, largest: int) -> tuple[str, str]:
+    """One connection, which continues `part` if the server still has the version `validator`.
 
-
-def receive(address: str, part: Path, note: Path, largest: int) -> str:
-    """One connection, which continues `part` if the server still has the same version.
-
-    Returns why the connection ended before the file, else an empty text. Raises ValueError if the
-    server does not send the file, or more than `largest` bytes.
+    Returns why the connection ended before the file, else an empty text; and the ETag or date of
+    the version. Raises ValueError if the server does not send the file, or more than `largest`
+    bytes.
     """
-    known, validator = read_note(note) or (-1, "")
     start = part.stat().st_size if validator and part.is_file() else 0
-    if start and start == known:
-        return ""
     shown = hide_secrets(address)
     headers = {"User-Agent": "mindspore-video-zoo"}
     headers |= {"Range": f"bytes={start}-", "If-Range": validator} if start else {}
@@ -158,39 +136,32 @@ def receive(address: str, part: Path, note: Path, largest: int) -> str:
         size = start + int(length) if re.fullmatch("[0-9]{1,18}", length) else -1
         tag = answer.get("ETag", "W/")
         validator = answer.get("Last-Modified", "") if tag.startswith("W/") else tag
-        bar = Progress(-(-(size - start) // CHUNK), name=part.stem, unit="MiB", hidden=size < 0)
+        bar = Progress(-(-(size - start) // CHUNK), name=part.name, unit="MiB", hidden=size < 0)
         position = start
         data = b""
-        with report_write_errors(part, "weights"), contextlib.closing(bar):
-            write_text(note, json.dumps([size, validator]))
-            with open(part, "ab" if start else "wb") as file:
-                while True:
-                    if max(size, position + len(data)) > largest:
-                        raise ValueError(f"{shown}: the server sends more than {largest} bytes")
-                    file.write(data)
-                    position += len(data)
-                    try:
-                        data = response.read(CHUNK)
-                    except (OSError, http.client.HTTPException) as error:
-                        return f"{shown}: {format_error(error)}"
-                    if not data:
-                        break
-                    if not position and data.lstrip()[:1] == b"<":
-                        raise ValueError(f"{shown}: the server sends an HTML page")
-                    bar.update()
-    return f"{shown}: ended after {position} of {size} bytes" if position < size else ""
+        with contextlib.closing(bar), open(part, "ab" if start else "wb") as file:
+            while True:
+                if max(size, position + len(data)) > largest:
+                    raise ValueError(f"{shown}: the server sends more than {largest} bytes")
+                file.write(data)
+                position += len(data)
+                try:
+                    data = response.read(CHUNK)
+                except (OSError, http.client.HTTPException) as error:
+                    return f"{shown}: {format_error(error)}", validator
+                if not data:
+                    break
+                if not position and data.lstrip()[:1] == b"<":
+                    raise ValueError(f"{shown}: the server sends an HTML page")
+                bar.update()
+    ended = f"{shown}: ended after {position} of {size} bytes"
+    return ended if position < size else "", validator
 
 
 def open_address(address: str, headers: dict[str, str]) -> http.client.HTTPResponse:
     """The answer of the server, which is not an error; no message has a user or a password."""
     shown = hide_secrets(address)
     try:
-        parts = urllib.parse.urlsplit(address)
-        login, at, host = parts.netloc.rpartition("@")
-        if at:
-            code = base64.b64encode(urllib.parse.unquote_to_bytes(login)).decode()
-            headers = {**headers, "Authorization": f"Basic {code}"}
-            address = parts._replace(netloc=host).geturl()
         request = urllib.request.Request(address, headers=headers)
         opener = urllib.request.build_opener()  # reads the variables of proxies now
         return opener.open(request, timeout=TIMEOUT)
@@ -224,8 +195,8 @@ def describe_use(entry: Published) -> str:
     path = entry.checkpoint
     path = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
     script = "train" if entry.start else "eval"
-    words = ["zoo", script, entry.network] if is_installed() else []
-    words = words or ["python", f"{entry.network}/{script}.py"]
+    network = entry.network
+    words = ["zoo", script, network] if is_installed() else ["python", f"{network}/{script}.py"]
     words += ["--config_path", entry.recipe, *entry.settings]
     words += [f"--train.pretrained={path}"] if entry.start else ["--checkpoint_path", str(path)]
     return shlex.join(words)
