@@ -153,15 +153,15 @@ class Predictor:
 
         figures = []
         for k, head in enumerate(self.model.heads):
-            overlay = self.cam.overlay(result.views[k], k, result.probabilities[k])
-            frames = resize_to_fit(overlay.frames)
+            frames, label = self.cam.overlay(result.views[k], k, result.probabilities[k])
+            frames = resize_to_fit(frames)
             first, *others = map(Image.fromarray, frames.reshape(-1, *frames.shape[2:]))
             data = io.BytesIO()
             milliseconds = round(1000 / find_rate(head, result.window, frames.shape[1]))
             options = {"append_images": others, "duration": milliseconds, "loop": 0}
             first.save(data, "WEBP", save_all=True, **options)
             source = f"data:image/webp;base64,{base64.b64encode(data.getvalue()).decode()}"
-            name = format_class(head.name_classes()[overlay.label], overlay.label)
+            name = format_class(head.name_classes()[label], label)
             caption = f"yellow: what speaks for {html.escape(name)}"
             picture = f'<img width="100%" src="{source}">'
             figures.append(f"<figure><figcaption>{caption}</figcaption>{picture}</figure>")

@@ -150,7 +150,7 @@ def test_a_checkpoint_is_exported_once_for_every_batch(open_tiny, cache, log_mes
         (cache / ".lock").mkdir()  # as root may write everywhere
         patch.setattr(load.os, "utime", refuse_to_write)
         patch.setattr(load.CachedScorer, "export", refuse)
-        patch.setattr(load, "load_for_inference", refuse)
+        patch.setattr(load, "load_network", refuse)
         np.testing.assert_array_equal(open_tiny()(clips), scores)
         (cache / ".lock").rmdir()
     content = bytearray(file.read_bytes())

@@ -268,7 +268,7 @@ def test_the_rate_of_online_tsm_is_that_of_training(tiny_args):
     assert streaming.compute_frame_rate(dense, 32.0) == pytest.approx(2.0)
 
 
-def test_ctrl_c_ends_a_stream_and_keeps_its_results(run, video, monkeypatch):
+def test_ctrl_c_ends_a_stream_and_keeps_its_results(run, video, monkeypatch, tmp_path):
     """The SIGINT comes while a window is computed, and the result of this window is kept."""
 
     def interrupt(scorer: LevelScorer, clips: np.ndarray) -> np.ndarray:
@@ -278,10 +278,12 @@ def test_ctrl_c_ends_a_stream_and_keeps_its_results(run, video, monkeypatch):
 
     score = LevelScorer.__call__
     monkeypatch.setattr(LevelScorer, "__call__", interrupt)
-    done = run(video, "--window=0.5", "--step=0.1")
+    done = run(video, "--window=0.5", "--step=0.1", "--save", tmp_path / "saved.mp4")
     assert done.returncode == 0, done.stderr
     last = json.loads(done.stdout.splitlines()[-1])
     _, rows = read_table(last["csv"])
     assert last["interrupted"]
     assert 0 < len(rows) == last["results"] < 26
+    with open_video(last["saved"]) as saved:
+        assert 0 < len(saved) < COUNT
     assert len(signals.handlers) == 1

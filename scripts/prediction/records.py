@@ -135,17 +135,17 @@ class Predictor:
         rows = self.list_rows(result)
         files = [path]
         for k, head in enumerate(self.heads):
-            overlay = self.cam.overlay(result.views[k], k, result.probabilities[k])
-            name = format_class(head.name_classes()[overlay.label], overlay.label)
+            frames, label = self.cam.overlay(result.views[k], k, result.probabilities[k])
+            name = format_class(head.name_classes()[label], label)
             caption = f"{rows[k].caption}; yellow: what speaks for {name}"
-            rows[k] = rows[k]._replace(frames=overlay.frames, caption=caption)
-            count = overlay.frames.shape[1]
+            rows[k] = rows[k]._replace(frames=frames, caption=caption)
+            count = frames.shape[1]
             if count > 1:
                 suffix = f"_{head.name}.mp4" if head.name else ".mp4"
                 files.append(path.with_name(f"{path.stem}{suffix}"))
                 rate = find_rate(head, result.window, count)
                 with contextlib.closing(CaptionedVideo(files[-1], rate)) as video:
-                    frames = overlay.frames.reshape(-1, *overlay.frames.shape[2:])
+                    frames = frames.reshape(-1, *frames.shape[2:])
                     for number, pixels in enumerate(frames):
                         video.write(number, pixels)
         draw_preview(path, title, rows)

@@ -9,7 +9,7 @@ MindSpore computes it eagerly and in float32, whatever `run.engine` is.
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import cv2
 import mindspore as ms
@@ -22,13 +22,6 @@ from utils.video.windows import Window
 
 OPACITY = 0.5  # of the heat map over the frame
 RATES = (1.0, 30.0)  # smallest and largest number of frames per second of a video
-
-
-class Overlay(NamedTuple):
-    """The frames uint8 (clips, T, H, W, 3) of one head under the heat map of the class `label`."""
-
-    frames: np.ndarray
-    label: int
 
 
 class GradCam:
@@ -78,10 +71,12 @@ class GradCam:
         weights = gradient.mean(axis=(2, 3), keepdims=True)
         return np.maximum((maps * weights).sum(axis=1), 0)
 
-    def overlay(self, views: np.ndarray, head: int, probabilities: np.ndarray) -> Overlay:
-        """The heat maps of the most probable class, over the frames that a preview shows.
+    def overlay(
+        self, views: np.ndarray, head: int, probabilities: np.ndarray
+    ) -> tuple[np.ndarray, int]:
+        """Frames uint8 (clips, T, H, W, 3) of one head under the heat maps of the best class.
 
-        `views` (V, ...) are those of one window.
+        And its label. `views` (V, ...) are those of one window, the frames those of a preview.
         """
         label = int(np.argmax(probabilities))
         frames = self.heads[head].preview_frames(views)
@@ -93,7 +88,7 @@ class GradCam:
             colors = [cv2.applyColorMap(level, cv2.COLORMAP_VIRIDIS)[..., ::-1] for level in levels]
             mixed = OPACITY * np.stack(colors) + (1 - OPACITY) * frames[k]
             result[k] = np.round(mixed).astype(np.uint8)
-        return Overlay(result, label)
+        return result, label
 
 
 def scale_maps(maps: np.ndarray, shape: Sequence[int]) -> np.ndarray:

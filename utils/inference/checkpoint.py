@@ -108,16 +108,10 @@ def load_network(
 
 
 def load_for_inference(
-    network: "Network",
-    cfg: NetworkConfig,
-    file: CheckpointFile,
-    level: str,
-    rewrite: Optional[Callable[["nn.Cell"], None]] = None,
-    new_head: bool = False,
-    dtype: str = "float16",
+    network: "Network", cfg: NetworkConfig, file: CheckpointFile, *how: Any
 ) -> "nn.Cell":
-    """The network with the weights of a file, as `prepare_for_inference` makes it."""
-    return prepare_for_inference(load_network(network, cfg, file, new_head), level, rewrite, dtype)
+    """The network with the weights of a file; `how` are arguments of `prepare_for_inference`."""
+    return prepare_for_inference(load_network(network, cfg, file), *how)
 
 
 def prepare_for_inference(

@@ -93,12 +93,9 @@ class FileScorer(Scorer):
         if self.buffers is not None and not buffers:
             raise ValueError(f"{self.path} takes single frames: export it without --online")
         (batch, *expected), (count, *shape) = self.shape, clips.shape
-        if shape != expected or 0 < batch < count:
+        if shape != expected or 0 < batch != count:
             sizes = f"{list(self.shape)}, and the config file's are {list(clips.shape)}"
             raise ValueError(f"{self.path} takes clips {sizes}; export it with this config file")
-        if batch > count:  # one video's view, in a file for several
-            clips = np.resize(clips, (batch, *shape))
-        size = len(clips)
         if self.normalize is not None:
             clips = self.normalize(clips[None])[0] if buffers else self.normalize(clips)
         try:
@@ -108,9 +105,9 @@ class FileScorer(Scorer):
         except Exception as error:  # noqa: BLE001 the libraries raise several kinds
             raise ValueError(f"{self.path}: cannot run: {shorten_error(error)}") from None
         shape = outputs[0].shape
-        if len(shape) < 2 or (shape[0], shape[-1]) != (size, self.classes):
+        if len(shape) < 2 or (shape[0], shape[-1]) != (count, self.classes):
             raise ValueError(f"{self.path} gives scores {shape}; export it again")
-        return outputs if buffers else [output[:count] for output in outputs]
+        return outputs
 
 
 def shorten_error(error: Exception) -> str:
@@ -150,9 +147,8 @@ def list_engines() -> list[str]:
 
     OpenVINO is among them on x86-64 only.
     """
-    installed = [name for name in ENGINES if find_spec(name)]
     is_x86 = platform.machine() == "x86_64"
-    return [name for name in installed if name != "openvino" or is_x86]
+    return [name for name in ENGINES if find_spec(name) and (is_x86 or name != "openvino")]
 
 
 def open_openvino(path: Path, precision: str, shape: tuple[int, ...]) -> Session:
@@ -241,8 +237,7 @@ def check_model(model: Any) -> None:
             attributes.append(attribute)
             graphs += [attribute.g, *attribute.graphs]
             if not np.isfinite([attribute.f, *attribute.floats]).all():
-                name = escape_control(attribute.name)[:100]
-                raise ValueError(f"its {name} has NaN or infinite numbers")
+                raise ValueError(f"its {escape_control(attribute.name)[:80]} has NaN or infinity")
     weights = [tensor for graph in graphs for tensor in graph.initializer]
     constants = [tensor for part in attributes for tensor in (part.t, *part.tensors)]
     for tensor in (*weights, *constants):
@@ -251,8 +246,7 @@ def check_model(model: Any) -> None:
         if tensor.data_type in FLOATS:
             values = onnx.numpy_helper.to_array(tensor).astype(np.float64)
             if not np.isfinite(values).all():
-                name = escape_control(tensor.name)[:100]
-                raise ValueError(f"its {name} has NaN or infinite numbers")
+                raise ValueError(f"its {escape_control(tensor.name)[:80]} has NaN or infinity")
     onnx.checker.check_model(model)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from utils.evaluate.scorer import CellScorer, Scorer
 from utils.files import get_cache_folder, report_write_errors, wait_for_lock
-from utils.inference.checkpoint import build_network, load_for_inference
+from utils.inference.checkpoint import build_network, load_network, prepare_for_inference
 from utils.inference.engines import ENGINES, OPEN, FileScorer, choose_engine, read_onnx
 from utils.log import log
 from utils.messages import escape_control
@@ -59,8 +59,8 @@ def open_scorer(
         elif cfg.run.engine == "auto" and cfg.run.device == "CPU":
             log.info("run.engine auto: MindSpore computes the network; openvino is not installed")
         start()
-        level, dtype = cfg.run.amp_level, cfg.run.amp_dtype
-        net = load_for_inference(network, cfg, file, level, None, not has_classifier, dtype)
+        net = load_network(network, cfg, file, not has_classifier)
+        net = prepare_for_inference(net, cfg.run.amp_level, dtype=cfg.run.amp_dtype)
         scorer = CellScorer(net, str(file.path))
     scorer.has_classifier = has_classifier
     return scorer
@@ -153,7 +153,8 @@ class CachedScorer(Scorer):
         file = self.file if self.file.arrays else read_checkpoint(self.file.path)
         if file.digest != self.file.digest:
             raise ValueError(f"{self.name} has changed since it was read: begin again")
-        return load_for_inference(self.network, self.cfg, file, level, rewrite, self.new_head)
+        net = load_network(self.network, self.cfg, file, self.new_head)
+        return prepare_for_inference(net, level, rewrite)
 
     def __call__(self, clips: np.ndarray) -> np.ndarray:
         return self.get_scorer(clips.shape)(clips)
@@ -181,10 +182,9 @@ class CachedScorer(Scorer):
                 os.utime(file)
             classes = sum(self.cfg.class_counts)
             open_file = functools.partial(OPEN[self.engine], file, precision)
-            scorer = FileScorer(file, (0, *clip), classes, open_file, self.engine)
-            if online:
-                scorer.shape = shape
-                scorer.buffers = read_onnx(file).buffers
+            buffers = read_onnx(file).buffers if online else None
+            sizes = shape if online else (0, *clip)
+            scorer = FileScorer(file, sizes, classes, open_file, self.engine, buffers=buffers)
             scorer.sessions[shape] = open_file(shape)
         except (RuntimeError, ValueError) as error:
             if precision != "f32":

@@ -77,8 +77,7 @@ def read_mindir(path: Path) -> Exported:
     graph = read_graph(path)
     for name, value in graph.weights.items():  # some operators would hide it
         if value.dtype.kind == "f" and not np.isfinite(value).all():
-            name = escape_control(name)[:100]
-            raise ValueError(f"{path}: its {name} has NaN or infinite numbers")
+            raise ValueError(f"{path}: its {escape_control(name)[:80]} has NaN or infinity")
     source, *others = graph.inputs
     buffers = [array.shape for array in others] if "online" in graph.info else None
     classes = graph.outputs[0].shape[-1]

@@ -208,9 +208,7 @@ def start_device(run: Run) -> None:
     """Starts MindSpore; ValueError if this process already computes on another device."""
     others = DEVICES - {run.device}
     if others:
-        raise ValueError(
-            f"run.device: this process computes on {others.pop()}; use another one for {run.device}"
-        )
+        raise ValueError(f"run.device {run.device}: this process computes on {others.pop()}")
     runtime.start_device(run)
     DEVICES.add(run.device)
 

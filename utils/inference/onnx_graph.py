@@ -171,16 +171,14 @@ def add_convolution(build, node, x, weight):
     if mode == "pad":
         pads = trailing_values(settings["pad"], 2 * rank)
         padding = {"pads": [*pads[::2], *pads[1::2]]}
-    return build.add(
-        "Conv",
-        x,
-        weight,
-        kernel_shape=trailing_values(settings["kernel_size"], rank),
-        strides=trailing_values(settings.get("stride", settings.get("strides")), rank),
-        dilations=trailing_values(settings.get("dilation", settings.get("dilations")), rank),
-        group=settings.get("group", settings.get("groups")),
-        **padding,
-    )
+    sizes = {
+        "kernel_shape": settings["kernel_size"],
+        "strides": settings.get("stride", settings.get("strides")),
+        "dilations": settings.get("dilation", settings.get("dilations")),
+    }
+    sizes = {name: trailing_values(values, rank) for name, values in sizes.items()}
+    group = settings.get("group", settings.get("groups"))
+    return build.add("Conv", x, weight, group=group, **sizes, **padding)
 
 
 def add_reshape(build, node, x, _):
@@ -231,14 +229,9 @@ def add_max_pool_3d(build, node, x):
     if before is None or before.op_type != "Unsqueeze":
         raise ValueError("--format onnx: a max pool over time")
     pads = settings["pads"][1:]
-    pooled = build.add(
-        "MaxPool",
-        before.input[0],
-        kernel_shape=settings["ksize"][1:],
-        strides=settings["strides"][1:],
-        pads=[*pads, *pads],
-        ceil_mode=int(settings["ceil_mode"]),
-    )
+    sizes = {"kernel_shape": settings["ksize"][1:], "strides": settings["strides"][1:]}
+    sizes |= {"pads": [*pads, *pads], "ceil_mode": int(settings["ceil_mode"])}
+    pooled = build.add("MaxPool", before.input[0], **sizes)
     return [build.add("Unsqueeze", pooled, before.input[1])]
 
 

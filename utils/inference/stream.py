@@ -128,10 +128,8 @@ class ImagePredictor(FramePredictor):
     """A network for images: each frame by itself, with the view of its evaluation."""
 
     def __init__(self, scorer: Scorer, head: LabelSpace, timing: Timing):
-        if timing.window is not None:
-            raise ValueError("window: a network for images reads single frames; set step or fps")
-        if timing.step is not None and timing.fps is not None:
-            raise ValueError("step and fps are two forms of one setting; set one of them")
+        if timing.window is not None or (timing.step and timing.fps):
+            raise ValueError("window: a network for images takes none, but a step or fps")
         super().__init__(min(timing.fps or 1 / (timing.step or IMAGE_STEP), timing.source_fps))
         self.scorer = scorer
         self.head = head

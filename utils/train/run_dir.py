@@ -115,8 +115,8 @@ class RunDirectory:
         """
         self.sample_hashes = hash_records(records)
         if self.resume_file.exists():
-            state = read(self.resume_file, only=(SAMPLER, RECORDS, COUNTER))
-            batch, effective_batch, epoch_samples, samples = state[SAMPLER].tolist()
+            state = read(self.resume_file)
+            batch, effective_batch, epoch_samples, samples = map(int, state[SAMPLER])
             hashes = state.get(RECORDS, self.sample_hashes)
             if samples != sampler.samples or not np.array_equal(hashes, self.sample_hashes):
                 self.refuse("holds a run over other samples, or over these in another order")

@@ -165,9 +165,7 @@ def check_weights(
     """
     if report := report_differences(arrays, shapes, unknown):
         wrong = [n for n, shape in shapes.items() if n not in arrays or arrays[n].shape != shape]
-        remedy = (
-            "is it of another network, or other settings under model, data.frames or data.crop?"
-        )
+        remedy = "is it of another network, or other settings under model, data.frames, data.crop?"
         if head and any(re.search(head, name) for name in wrong):
             remedy = "model.num_classes must be its own, or "
             remedy += f"{option} leaves the classifier newly initialised"

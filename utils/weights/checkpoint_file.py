@@ -19,7 +19,7 @@ import os
 import re
 import shlex
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple, Union
@@ -74,10 +74,9 @@ class CheckpointFile(NamedTuple):
 Entry = tuple[str, str, tuple[int, ...], memoryview]  # name, kind, shape, content
 
 
-def read(path: Path, only: Sequence[str] = ()) -> dict[str, np.ndarray]:
-    """{name: array} of a checkpoint, or of the names in `only`, as of `read_checkpoint`."""
-    arrays = read_checkpoint(path).arrays
-    return {name: array for name, array in arrays.items() if not only or name in only}
+def read(path: Path) -> dict[str, np.ndarray]:
+    """{name: array} of a checkpoint, as of `read_checkpoint`."""
+    return read_checkpoint(path).arrays
 
 
 def open_weights(path: Path) -> Union[CheckpointFile, Path]:
@@ -102,7 +101,7 @@ def read_checkpoint(path: Path) -> CheckpointFile:
 def check_kind(path: Path, size: int = HEAD) -> bytes:
     """The first bytes of a checkpoint, or all with -1.
 
-    Raises ValueError if it is missing, or its name or first bytes show another kind.
+    Raises ValueError if it is missing, empty, or of another code base.
     """
     if not os.path.isfile(path):
         from utils.weights.published import advise as advise_download  # here: for an error only
@@ -112,8 +111,6 @@ def check_kind(path: Path, size: int = HEAD) -> bytes:
         hint = "training writes one, scripts/download_weights.py lists published weights"
         hint = f"{folder} has {', '.join(names)}" if names else hint
         raise ValueError(f"{path}: no such checkpoint; {advise_download(path) or hint}")
-    if path.suffix in (".mindir", ".onnx"):
-        raise ValueError(f"{path}: an exported file holds no weights to load; give the checkpoint")
     data = read_bytes(path, size)
     if not data:
         raise ValueError(f"{path}: is empty; {advise(path)}")
@@ -123,8 +120,6 @@ def check_kind(path: Path, size: int = HEAD) -> bytes:
         script = ROOT / "scripts" / "convert_checkpoint.py"
         words = [script, "--config_path", "RECIPE", "--source", path, "--target", target]
         raise ValueError(f"{path}: convert it first: python {shlex.join(map(str, words))}")
-    if path.suffix != ".ckpt" and not kind:
-        raise ValueError(f"{path}: not a readable checkpoint, by its name and its content")
     return data
 
 
@@ -193,11 +188,7 @@ def parse(path: Path, whole: bytes) -> CheckpointFile:
             arrays[name] = join_parts(parts)
     texts |= pop_texts(arrays)
     if len(content) == len(data):
-        log.warning(
-            "%s has no checksum, so damage to its numbers would not be noticed; "
-            "scripts/convert_checkpoint.py writes a copy that has one",
-            path,
-        )
+        log.warning("%s has no checksum, so damage to its numbers would not be noticed", path)
     return CheckpointFile(path, hashlib.sha256(data).hexdigest(), arrays, texts)
 
 

@@ -23,23 +23,15 @@ from utils.nn.layers import SYMMETRIC
 from utils.weights import checkpoint_file
 from utils.weights.checkpoint import check_weights, fit_array, name_nearest, weights_of
 from utils.weights.checkpoint_file import FOREIGN_KINDS, HEAD, find_kind, read_bytes
-from utils.weights.mindspore_checkpoint import (
-    drop_training_state,
-    find_padding,
-    unify_eps,
-)
+from utils.weights.mindspore_checkpoint import drop_training_state, find_padding, unify_eps
 from utils.weights.parameter_names import ParameterNames
 from utils.weights.torch_reader import load_state, select_names
 
 if TYPE_CHECKING:
     from utils.networks import Network
 
-NORM = {
-    "weight": "gamma",
-    "bias": "beta",
-    "running_mean": "moving_mean",
-    "running_var": "moving_variance",
-}
+NORM = {"weight": "gamma", "bias": "beta"}
+NORM |= {"running_mean": "moving_mean", "running_var": "moving_variance"}
 # What training code keeps beside the network: weights of classes in a loss, counts of a metric.
 BESIDE = re.compile(r"[^.]*(criterion|loss|metric|acc)[^.]*\.")
 MAX_LISTED = 3  # names in a message
@@ -131,9 +123,8 @@ def rename(arrays: dict[str, np.ndarray], text: str) -> dict[str, np.ndarray]:
     except (re.error, IndexError) as error:
         raise ValueError(f"--rename {text}: not a regular expression: {error}") from None
     if renamed.keys() == arrays.keys() or len(renamed) < len(arrays):
-        fault = "changes none" if len(renamed) == len(arrays) else "makes two the same"
-        first = join_names([*arrays], MAX_LISTED)
-        raise ValueError(f"--rename {text}: {fault} of the names of the file, {first}")
+        names = join_names([*arrays], MAX_LISTED)
+        raise ValueError(f"--rename {text}: changes none, or makes two the same, of {names}")
     return renamed
 
 

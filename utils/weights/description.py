@@ -162,6 +162,5 @@ def parse(text: str, path: Path) -> Description:
         return replace(description, classes=classes)
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
         reason = shorten(str(error) or type(error).__name__, VALUE)
-        raise ValueError(
-            f"{path}: its description is damaged ({reason}); give --config_path"
-        ) from None
+        line = f"{path}: its description is damaged ({reason}); give --config_path"
+        raise ValueError(line) from None

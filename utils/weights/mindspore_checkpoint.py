@@ -103,13 +103,8 @@ def check_padding(file: Path, padding: str, setting: str) -> None:
     If the file does not tell (`padding` is empty), a warning names the setting that is taken.
     """
     if not padding:
-        log.warning(
-            "%s does not say how its network pads, so %s=%s is taken from the settings; with "
-            "another value its scores would differ",
-            file,
-            PADDING,
-            setting,
-        )
+        line = "%s does not say how its network pads: %s=%s is taken from the settings"
+        log.warning(line, file, PADDING, setting)
     elif padding != setting:
         raise ValueError(
             f"{file}: its network pads in another way, which changes the scores: "

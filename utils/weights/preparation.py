@@ -77,10 +77,7 @@ def prepare(name: str) -> Path:
         file = fetch(entry, folder)
         named = HASH.search(file.name)
         if named and not compute_sha256(file).startswith(named[1]):
-            raise ValueError(
-                f"{file}: its SHA-256 does not begin with {named[1]}: it is damaged; delete it, "
-                "and the same command downloads it again"
-            )
+            raise ValueError(f"{file}: is damaged: its SHA-256 is not {named[1]}...; delete it")
         convert(entry, file)
     return entry.checkpoint
 

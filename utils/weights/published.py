@@ -6,7 +6,7 @@ from pathlib import Path
 
 from utils.files import get_base_folder
 from utils.load_config import build_dataclass, load_yaml_file
-from utils.messages import check_choice, find_nearest, hide_secrets
+from utils.messages import check_choice, hide_secrets
 
 TABLE = Path(__file__).with_suffix(".yaml")
 MIRROR = "ZOO_WEIGHTS_MIRROR"  # the address of a folder that has the files under their own names
@@ -82,7 +82,5 @@ def compare_accuracy(path: Path, result: dict) -> str:
 def advise(path: Path) -> str:
     """How to get a missing checkpoint, if a published one has its name; else empty."""
     names = list_published()
-    if path.stem in names and path.parent.name == "weights":
-        return f"run: python scripts/download_weights.py {path.stem}"
-    near = find_nearest(path.name, names) if path.name == str(path) else ""
-    return f"nearest published weights: {near}" if near else ""
+    is_published = path.stem in names and path.parent.name == "weights"
+    return f"run: python scripts/download_weights.py {path.stem}" if is_published else ""

@@ -16,7 +16,6 @@ from utils.evaluate.scorer import Scorer
 from utils.evaluate.windows import warn_of_short_window
 from utils.inference.stream import (
     ImagePredictor,
-    PreparedFrame,
     Stream,
     StreamPredictor,
     Timing,
@@ -26,7 +25,6 @@ from utils.networks import find_network
 from utils.video.decoders import open_video
 from utils.video.live import Connection, Frame, StreamSource, open_file
 from utils.video.windows import Window, split_into_windows
-from utils.video.writer import CaptionedVideo
 
 FPS = 20.0
 COUNT = 70
@@ -74,8 +72,8 @@ class ToySource(StreamSource):
                 yield Frame(number, number / FPS, pixels, number in self.restarts)
 
 
-def run_stream(source: StreamSource, scorer: StreamPredictor, video=None) -> Stream:
-    return Stream(source, scorer, heads=[ToyHead()], video=video)
+def run_stream(source: StreamSource, scorer: StreamPredictor) -> Stream:
+    return Stream(source, scorer, heads=[ToyHead()])
 
 
 @pytest.fixture(scope="module")
@@ -206,30 +204,6 @@ def test_images_are_read_at_step_or_fps():
     assert read(fps=8.0) == [0, 3, 5, 8, 10, 13, 15, 18, 20, 23, 25, 28, 30, 33, 35, 38,
                              40, 43, 45, 48, 50, 53, 55, 58]  # fmt: skip
     assert read(fps=1000.0) == list(range(60))
-
-
-class LastNumber(ImagePredictor):
-    """The number of the frame, as probability."""
-
-    def prepare(self, pixels: np.ndarray) -> list[np.ndarray]:
-        return [pixels]
-
-    def add(self, frame: PreparedFrame, is_behind: bool):
-        if frame.number % 10 == 0:
-            yield frame.seconds, frame.seconds, [np.array([frame.number / 10])]
-
-
-def test_a_stopped_stream_ends_and_its_video_is_complete(tmp_path):
-    path = tmp_path / "out.mp4"
-    source = ToySource(10**6, pause=0.001)
-    scorer = LastNumber(NoNetwork(), ToyHead(), Timing(source, fps=FPS))
-    stream = run_stream(source, scorer, CaptionedVideo(path, FPS))
-    next(stream)
-    stream.stop()
-    assert list(stream) == []
-    with open_video(path) as saved:
-        assert len(saved) > 0
-    assert not list(tmp_path.glob("*.tmp"))
 
 
 @pytest.mark.parametrize(
