@@ -173,7 +173,18 @@ def test_a_file_that_changes_meanwhile_is_downloaded_from_its_beginning(
     assert list_visible(folder) == ["tsm.pth"]
 
 
-def test_a_connection_that_ends_is_continued(server, folder):
+def test_a_connection_that_ends_is_continued(server, folder, monkeypatch):
+    """Also if the next one fails."""
+    connect = preparation.open_address
+    works = iter([True, False, True, True])
+
+    def open_address(*words):
+        if next(works):
+            return connect(*words)
+        raise ValueError("cannot be reached")
+
+    monkeypatch.setattr(preparation, "open_address", open_address)
+    monkeypatch.setattr(preparation, "PAUSE", 0)
     server.cuts = [25_000, 40_000]
     file = preparation.fetch(published.find_published("tsm_hashed"), mkdir(folder))
     assert file.read_bytes() == CONTENT
@@ -205,6 +216,7 @@ HTML = b"\n<!DOCTYPE html><html>Please log in</html>"
 def test_a_server_without_the_file_is_named(answer, words, server, folder, monkeypatch):
     monkeypatch.setattr(preparation, "LARGEST", 50_000)
     monkeypatch.setattr(preparation, "CHUNK", 5_000)
+    monkeypatch.setattr(preparation, "ATTEMPTS", 2)
     monkeypatch.setattr(preparation, "TIMEOUT", 1 if "timed out" in words[-1] else 600)
     for key, value in answer.items():
         setattr(server, key, value)

@@ -16,17 +16,12 @@ import re
 import shlex
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from pathlib import Path
 
-from utils.files import (
-    ROOT,
-    compute_sha256,
-    report_write_errors,
-    wait_for_lock,
-    write_beside,
-)
+from utils.files import ROOT, compute_sha256, report_write_errors, wait_for_lock, write_beside
 from utils.log import Progress
 from utils.messages import (
     format_error,
@@ -43,6 +38,7 @@ HASH = re.compile(r"-([0-9a-f]{8,64})(-910v2)?\.\w+$")
 CHUNK = 2**20  # bytes; the bar counts chunks
 TIMEOUT = 60  # seconds without a byte
 ATTEMPTS = 10  # connections that end too early
+PAUSE = 10  # seconds before a connection that was refused is tried again
 LARGEST = 2**32  # bytes of a file whose size nobody has published
 SHOWN = 200  # characters of a server's text in a message
 ADVICE = "a proxy is set by https_proxy, a mirror by ZOO_WEIGHTS_MIRROR"
@@ -123,7 +119,14 @@ def receive(address: str, part: Path, validator: str, largest: int) -> tuple[str
     shown = hide_secrets(address)
     headers = {"User-Agent": "mindspore-video-zoo"}
     headers |= {"Range": f"bytes={start}-", "If-Range": validator} if start else {}
-    with open_address(address, headers) as response:
+    try:
+        response = open_address(address, headers)
+    except ValueError as error:
+        if not start:
+            raise
+        time.sleep(PAUSE)
+        return str(error), validator
+    with response:
         answer = response.headers
         if response.status != http.client.PARTIAL_CONTENT:
             start = 0  # the whole file comes

@@ -135,6 +135,7 @@ def test_a_checkpoint_becomes_plain_data(file):
         ("complex.pt", "torch.ComplexFloatStorage"),
         ("float8.pt", "torch.float8_e4m3fn"),
         ("big_endian.pt", "is of a big-endian machine"),
+        ("big_endian_legacy.pt", "is of a big-endian machine"),
         ("sparse.pt", "torch._utils._rebuild_sparse_tensor"),
         ("module.pt", "torch.nn.modules.linear.Linear"),
         ("negated.pt", "resolve_neg"),

@@ -92,7 +92,6 @@ def main() -> None:
         save("big_endian.pt", torch.arange(3.0))
         save("big_endian_legacy.pt", torch.arange(3.0), **old)
     save("module.pt", torch.nn.Linear(2, 2))
-    save("module_legacy.pt", torch.nn.Linear(2, 2), **old)
     tensors = {kind: ramp(kind) for kind in TYPED.split()}
     tensors["empty"], tensors["scalar"] = torch.zeros(0, 2), torch.tensor(2.5)
     save_file(tensors, HERE / "dtypes.safetensors", metadata={"format": "pt"})
