@@ -30,7 +30,8 @@ from typing import NamedTuple
 
 from scripts.launcher.launch_config import count_devices
 from utils import cli
-from utils.messages import format_line, is_installed
+from utils.files import is_installed
+from utils.messages import format_line
 from utils.processes import die_with_parent
 
 # The versions that MindSpore 2.10 looks for, and has libraries for.

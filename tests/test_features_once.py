@@ -88,18 +88,18 @@ def test_as_many_draws_as_epochs_train_as_without_them(network, tmp_path):
 @pytest.mark.slow
 def test_features_are_computed_again_only_if_what_decides_them_has_changed(tmp_path, monkeypatch):
     counts = []
-    track = frozen_features.track
+    progress = frozen_features.Progress
 
     def count(rows, name, total, unit):
         counts.append(total)
-        return track(rows, name, total, unit)
+        return progress(rows, name, total, unit)
 
     def compute(*settings: str) -> list[int]:
         counts.clear()
         start("tsm", tmp_path / "data", "train.feature_draws=2", *settings)
         return list(counts)
 
-    monkeypatch.setattr(frozen_features, "track", count)
+    monkeypatch.setattr(frozen_features, "Progress", count)
     assert compute() == [16, 8]  # clips of the training and of the validation
     assert compute("data.batch=3", "train.lr=1") == [0, 0]
     file = max((tmp_path / "features").iterdir(), key=lambda path: path.stat().st_size)

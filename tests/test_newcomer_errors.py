@@ -44,11 +44,11 @@ CONVERSION = f"python {CONVERT} --config_path RECIPE --source "
 # fmt: off
 ERRORS = [
     ("tsm/train.py --config_path tsm/configs/tsm_smoek.yaml", "tsm_smoek", "tsm_smoke"),
-    ("tsm/train.py tsm/configs/tsm_smoke.yaml", "--config_path tsm/configs/tsm_smoke.yaml"),
+    ("tsm/train.py tsm/configs/tsm_smoke.yaml", "--config_path"),
     (f"tsm/train.py {TSM} --epochs=3", "option --epochs", "--train.epochs"),
-    (f"tsm/train.py {X3D}", "x3d_smoke.yaml", "data.frames", "folder of x3d"),
-    (f"COMPLEXITY --network x3d {TSM}", "folder of tsm"),
-    ("TRAIN train.lr=3", "--train.lr=3"),
+    (f"tsm/train.py {X3D}", "x3d_smoke.yaml", "data.frames", "of tsm"),
+    (f"COMPLEXITY --network x3d {TSM}", "tsm_smoke.yaml", "of x3d"),
+    ("TRAIN train.lr=3", "train.lr=3"),
     ("TRAIN --run.device=GPU", "run.device", "check_env.py", "--run.device=CPU"),
     ("TRAIN --data.batch=99", "24 samples", "data.batch"),
     ("TRAIN --data.root=. --data.train_list=missing.txt", "missing.txt", "line 2", "none.mp4"),

@@ -126,7 +126,7 @@ def test_an_installed_package_uses_the_current_folder(tmp_path, monkeypatch, cap
     cfg = load_config(Config, resolve_yaml(yaml))
     assert cfg.data.root == tmp_path / "data" / "synthetic"
     assert cfg.run.out == tmp_path / "out" / "tsm_smoke"
-    message = f"reading {tmp_path / NAME / yaml}, of the installed package\n"
+    message = f"reading {tmp_path / NAME / yaml}, of the zoo\n"
     assert capsys.readouterr().err == message
     (tmp_path / "mine.yaml").touch()
     resolve_yaml(Path("mine.yaml"))

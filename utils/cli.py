@@ -71,8 +71,8 @@ def run_with_config(own: str, usage: str, main: Callable, *options_of: Callable)
     from utils import networks
     from utils.load_config import list_settings, load_config, resolve_yaml
 
-    names = networks.list_networks()
-    records = {name: networks.find_network(name) for name in ([own] if own else names)}
+    names = [own] if own else networks.list_networks()
+    records = {name: networks.find_network(name) for name in names}
     keys = [key for record in records.values() for key in list_settings(record.config)]
     parser = Parser(usage, keys, main, *options_of)
     if not own:
@@ -82,13 +82,7 @@ def run_with_config(own: str, usage: str, main: Callable, *options_of: Callable)
     if path:
         path = resolve_yaml(path)
         network = records[chosen] if chosen else networks.find_network_of_yaml(path)
-        try:
-            cfg = load_config(network.config, path, settings)
-        except ValueError as error:
-            other = path.resolve().parent.parent.name
-            if other not in names or other == network.name:
-                raise
-            raise ValueError(f"{error}. The config file is in the folder of {other}") from None
+        cfg = load_config(network.config, path, settings)
     described = "checkpoint_path" if "checkpoint_path" in options else "source"
     if not path and described not in options:
         raise ValueError("missing --config_path; --help shows the usage")
@@ -179,12 +173,9 @@ class Parser(argparse.ArgumentParser):
                 if not self.settings:
                     raise ValueError(f"{word}: this command takes no settings")
                 self.add_argument(name, dest=name[2:])  # load_config checks the names of settings
-        if arguments and re.fullmatch(r"[^-].*\.yaml", arguments[0]):
-            self.error(f"unexpected argument: did you mean --config_path {arguments[0]}?")
         namespace, strays = self.parse_known_intermixed_args(arguments)
         if strays:
-            advice = f": did you mean --{strays[0]}?" if "=" in strays[0] else ""
-            self.error(f"unexpected argument {strays[0]}{advice}")
+            self.error(f"unexpected argument {strays[0]}")
         options = vars(namespace)
         settings = [f"{name}={options.pop(name)}" for name in list(options) if "." in name]
         return options.pop("config_path", None), settings, options
@@ -193,12 +184,11 @@ class Parser(argparse.ArgumentParser):
         """Raises ValueError with the nearest option, or the settings of the nearest key."""
         if instead := removed.OPTIONS.get(name.lstrip("-")):
             raise ValueError(f"{name} was removed; instead: {instead}")
-        keys: dict[str, list[str]] = {}
-        settings = (f"--{setting}" for setting in self.settings)
-        options = dict.fromkeys([*self._option_string_actions, *settings])
-        for option in options:
-            keys.setdefault(option[2:].rpartition(".")[2], []).append(option)
-        near = " or ".join(keys.get(find_nearest(name.lstrip("-"), keys), []))
+        settings = [f"--{setting}" for setting in dict.fromkeys(self.settings)]
+        keys = {option: re.split("--|[.]", option)[-1] for option in self._option_string_actions}
+        keys |= {option: option.rpartition(".")[2] for option in settings}
+        nearest = find_nearest(name.lstrip("-"), keys.values())
+        near = " or ".join(option for option, key in keys.items() if key == nearest)
         advice = f"did you mean {near}?" if near else "--help shows the usage"
         raise ValueError(f"unknown option {shorten(name, VALUE)}; {advice}")
 

@@ -3,7 +3,6 @@ in UTF-8 or UTF-16, small JSON files; folder locks."""
 
 import codecs
 import contextlib
-import errno
 import fcntl
 import hashlib
 import json
@@ -21,13 +20,17 @@ from utils.signals import unfinished
 
 ROOT = Path(__file__).resolve().parents[1]  # of the code: a checkout, or an installed package
 MAX_BYTES = 2**30  # bytes of a file that is read
-NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP)  # errors of file systems without locks
 JOURNAL = r'\n*(\["\[|\Z)'  # of lines `[key, value]`, whose keys are lists as JSON; or of none yet
+
+
+def is_installed() -> bool:
+    """Whether the zoo runs as an installed package, without the files of a checkout."""
+    return not (ROOT / "pyproject.toml").is_file()
 
 
 def get_base_folder() -> Path:
     """The folder of data and results: the checkout, or the current folder if this is installed."""
-    return ROOT if (ROOT / "pyproject.toml").is_file() else Path.cwd()
+    return Path.cwd() if is_installed() else ROOT
 
 
 def get_cache_folder() -> Path:
@@ -45,10 +48,7 @@ def report_write_errors(path: Path, setting: str = "run.out") -> Iterator[None]:
     except BrokenPipeError:  # of stdout
         raise
     except OSError as error:
-        reason = error.strerror or error
-        if isinstance(error, (FileExistsError, NotADirectoryError)):
-            reason = "a file is in the way"
-        raise ValueError(f"{setting}: cannot write {path}: {reason}") from None
+        raise ValueError(f"{setting}: cannot write {path}: {error.strerror or error}") from None
 
 
 @contextlib.contextmanager
@@ -172,9 +172,8 @@ def lock_folder(folder: Path, name: str = ".lock", shared: bool = False) -> Opti
     except BlockingIOError:
         lock.close()
         return None
-    except OSError as error:
-        if error.errno not in NO_LOCKS:
-            raise
+    except OSError:  # a file system without locks
+        pass
     return lock
 
 
@@ -215,8 +214,7 @@ def read_json(path: Path, name: str, kind: type = dict) -> Any:
     try:
         value = json.loads(text)
     except (RecursionError, ValueError) as error:
-        reason = "nests too deeply" if isinstance(error, RecursionError) else error
-        raise ValueError(f"{name} is damaged: {reason}") from None
+        raise ValueError(f"{name} is damaged: {error}") from None
     if not isinstance(value, kind):
         raise ValueError(f"{name} is damaged: it holds no {kind.__name__}")
     return value

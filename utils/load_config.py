@@ -68,13 +68,6 @@ def load_yaml(text: Union[str, bytes]) -> Any:
         raise ValueError(f"{type(error).__name__} while reading a value: {error}") from None
 
 
-def load_yaml_file(path: Path) -> Any:
-    """Raises OSError if the file cannot be read, else as `load_yaml`."""
-    if not os.path.isfile(path):  # a pipe would block
-        raise ValueError("no file")
-    return load_yaml(path.read_bytes())
-
-
 def build_dataclass(cls: type, values: dict, prefix: str) -> Any:
     """An instance of the dataclass `cls` from a dict, every value checked against its type."""
     hints = get_type_hints(cls)
@@ -99,8 +92,6 @@ def convert_value(value: Any, kind: Any, name: str) -> Any:
     kinds = get_args(kind) if get_origin(kind) is Union else (kind,)
     if value is None and type(None) in kinds:
         return None
-    if value == "" and type(None) in kinds:
-        raise ValueError(f"{name} is empty; null is none")
     for one in kinds:
         result = convert_to(value, one, name)
         if result is not MISMATCH:
@@ -164,15 +155,12 @@ def resolve_yaml(path: Path) -> Path:
     if os.path.isfile(path):
         return Path(path)
     own = ROOT / path
-    is_installed = get_base_folder() != ROOT
-    is_name = len(path.parts) == 1
-    if is_name:
+    if len(path.parts) == 1:
         own = find_recipes().get(path.name.lower().removesuffix(".yaml"), own)
     if not os.path.isfile(own):  # also false for a name that is too long
         return Path(path)
-    if path.suffix == ".yaml" if is_name else is_installed:  # perhaps a copy elsewhere is meant
-        owner = "installed package" if is_installed else "zoo"
-        print(f"reading {own}, of the {owner}", file=sys.stderr)
+    if path.suffix == ".yaml":  # perhaps a copy elsewhere is meant
+        print(f"reading {own}, of the zoo", file=sys.stderr)
     return own
 
 
@@ -221,7 +209,7 @@ def read_yaml(path: Path) -> dict:
         near = difflib.get_close_matches(str(path).lower(), names, 1, 0.0)[0]
         raise ValueError(f"{path}: no such config file; nearest: {near}")
     try:
-        values = load_yaml_file(path)
+        values = load_yaml(path.read_bytes())
     except (OSError, ValueError) as error:
         raise ValueError(f"{path}: not a readable config file: {format_error(error)}") from None
     if not isinstance(values, dict) or not all(isinstance(v, dict) for v in values.values()):

@@ -8,7 +8,7 @@ import errno
 import json
 import logging
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Optional
 
@@ -106,19 +106,19 @@ class Progress(tqdm):
     """Counts the done of `total` jobs; `unit` is their plural. `hidden`: prints nothing.
 
     The bar disappears at the end. `initial` jobs were done before. Without
-    `prints_lines` there is a bar or nothing. Iterating yields `jobs`, each of which counts as done
-    when the next is asked for.
+    `prints_lines` there is a bar or nothing. Iterating yields `jobs`, which have a length without
+    `total`; each counts as done when the next is asked for.
     """
 
     def __init__(
         self,
-        total: Optional[int],
+        jobs: Optional[Iterable],
         name: str,
-        unit: str,
+        total: Optional[int] = None,
+        unit: str = "videos",
         hidden: bool = False,
         initial: int = 0,
         prints_lines: bool = True,
-        jobs: Optional[Iterable] = None,
     ) -> None:
         options: dict[str, Any] = {}
         if prints_lines and not sys.stderr.isatty():
@@ -134,14 +134,3 @@ class Progress(tqdm):
             initial=initial,
             **options,
         )
-
-
-def track(
-    jobs: Iterable,
-    name: str,
-    total: Optional[int] = None,
-    unit: str = "videos",
-    hidden: bool = False,
-) -> Iterator[Any]:
-    """Yields `jobs`, which have a length without `total`, and shows the progress."""
-    yield from Progress(total, name=name, unit=unit, hidden=hidden, jobs=jobs)

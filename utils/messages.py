@@ -2,12 +2,10 @@
 
 import contextlib
 import difflib
-import functools
 import re
 import sys
 import unicodedata
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 LINE = 1000  # characters of any message
@@ -82,10 +80,7 @@ def shorten(text: str, limit: int = LINE) -> str:
 
 def format_value(value: Any) -> str:
     """The value as Python writes it, at most VALUE characters."""
-    try:
-        return shorten(repr(value), VALUE)
-    except ValueError:  # Python writes integers of at most 4300 digits
-        return "a number of thousands of digits"
+    return shorten(repr(value), VALUE)
 
 
 def check_choice(name: str, names: Iterable[str], what: str) -> None:
@@ -108,12 +103,6 @@ def check_choice(name: str, names: Iterable[str], what: str) -> None:
 def find_nearest(name: str, names: Iterable[str]) -> str:
     """The most similar of `names`, by the first characters of `name`; empty if none is similar."""
     return "".join(difflib.get_close_matches(name[:LONGEST_NAME], list(names), 1, SIMILAR))
-
-
-@functools.cache
-def is_installed() -> bool:
-    """Whether the zoo runs as an installed package, without the files of a checkout."""
-    return not (Path(__file__).resolve().parents[1] / "pyproject.toml").is_file()
 
 
 def format_line(message: object, limit: int = LINE) -> str:

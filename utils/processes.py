@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Callable, Optional
+from typing import Callable
 
 from utils.signals import handle_signals, received
 
@@ -73,27 +73,6 @@ def exit_when_parent_dies(parent: int) -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
-
-
-def call_within(seconds: float, function: Callable[[], Any]) -> Any:
-    """The result of a call; TimeoutError if it takes longer, and its thread is left alone then."""
-    results: list[tuple[Any, Optional[Exception]]] = []
-
-    def call() -> None:
-        try:
-            results.append((function(), None))
-        except Exception as error:  # noqa: BLE001 the caller gets it
-            results.append((None, error))
-
-    thread = threading.Thread(target=call, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if not results:
-        raise TimeoutError(f"no end after {seconds:g} s")
-    result, error = results[0]
-    if error is not None:
-        raise error
-    return result
 
 
 def read_peak_memory() -> float:

@@ -76,7 +76,6 @@ def start_device(run: "Run") -> None:
     this process see, from 0. MindSpore gives each worker of a node its device.
     """
     set_environment()
-    refuse_bfloat16(run)
     if os.environ.get("MS_SIMULATION_LEVEL") and DRY_RUN not in os.environ:
         raise ValueError(
             "MS_SIMULATION_LEVEL is set: MindSpore would compute nothing and every result would be "
@@ -102,23 +101,12 @@ def start_device(run: "Run") -> None:
             f"run.device: {run.device} is not available here ({reason}); "
             "scripts/check_env.py lists the devices; --run.device=CPU runs anywhere"
         ) from None
-    if run.device == "Ascend":
-        refuse_bfloat16(run, has_it=not ms.amp._ascend_910a_target())
+    # MindSpore 2.10 has no bfloat16 convolution for a CPU, and no cast to bfloat16 for any GPU.
+    has_bfloat16 = run.device == "Ascend" and not ms.amp._ascend_910a_target()
+    if run.amp_dtype == "bfloat16" and run.amp_level != "O0" and not has_bfloat16:
+        name = "an Ascend 910A" if run.device == "Ascend" else f"a {run.device}"
+        raise ValueError(f"run.amp_dtype: no bfloat16 on {name}; set --run.amp_dtype=float16")
     set_device_options(run)
-
-
-def refuse_bfloat16(run: "Run", has_it: Optional[bool] = None) -> None:
-    """Raises ValueError if the run needs bfloat16 and its device does not have it.
-
-    `has_it` None: the device is not open yet, and only its kind is known. MindSpore 2.10 has no
-    bfloat16 convolution for a CPU, and no cast to bfloat16 for any GPU.
-    """
-    if has_it is None:
-        has_it = run.device == "Ascend"
-    if has_it or run.amp_dtype != "bfloat16" or run.amp_level == "O0":
-        return
-    name = "an Ascend 910A" if run.device == "Ascend" else f"MindSpore on a {run.device}"
-    raise ValueError(f"run.amp_dtype: {name} has no bfloat16; set --run.amp_dtype=float16")
 
 
 def is_worker() -> bool:

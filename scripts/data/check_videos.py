@@ -67,7 +67,7 @@ from scripts.executors.process_pool import (
 from utils import cli
 from utils.data.annotation_file import Record, choose_output_names, iterate_lines, name_record
 from utils.files import JOURNAL, check_folder, check_inputs, report_write_errors
-from utils.log import track
+from utils.log import Progress
 from utils.messages import join_names, print_line
 from utils.networks import Network
 from utils.settings import NetworkConfig
@@ -172,7 +172,7 @@ def scan(
     with open(journal, "a", encoding="utf-8", errors="surrogateescape") as notes:
         notes.write("\n")  # ends a line that a kill has cut
         results = run_all(examine, jobs=pending, workers=workers, executor=executor)
-        for job, result in track(results, target.name, len(pending)):
+        for job, result in Progress(results, target.name, len(pending)):
             if isinstance(result, CrashError):
                 result = Finding("broken", str(result))
             notes.write(json.dumps([keys[job], result]) + "\n")

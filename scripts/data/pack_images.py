@@ -28,7 +28,7 @@ from mindspore.mindrecord import FileWriter
 
 from utils import cli
 from utils.files import check_target, make_drafts
-from utils.log import track
+from utils.log import Progress
 from utils.messages import join_names, print_line
 from utils.video.media_files import MAX_SHOWN, list_class_folders, list_images
 
@@ -71,7 +71,7 @@ def main(
             writer = FileWriter(str(drafts / target.name), shard_num=shards)
             writer.add_schema(SCHEMA, "images and labels")
             starts = range(0, len(images), IMAGES_PER_WRITE)
-            for start in track(starts, "packing", unit=f"batches of {IMAGES_PER_WRITE} images"):
+            for start in Progress(starts, "packing", unit=f"batches of {IMAGES_PER_WRITE} images"):
                 part = images[start : start + IMAGES_PER_WRITE]
                 # MindRecord's parallel writer forks processes, which once waited for each other
                 # for ever.

@@ -16,7 +16,6 @@ import sys
 from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from functools import partial
 from itertools import chain, islice
 from typing import Annotated, Any, Callable, NamedTuple, Optional
 
@@ -24,7 +23,7 @@ from utils import signals
 from utils.cores import count_workers
 from utils.files import ROOT
 from utils.messages import MachineError
-from utils.processes import call_within, exit_when_parent_dies
+from utils.processes import exit_when_parent_dies
 
 JOBS_IN_FLIGHT = 4  # per process
 DASK_JOBS = 4096  # at one time
@@ -153,9 +152,8 @@ def run_on_dask(work: Callable, jobs: Iterable, address: str) -> Iterator[tuple[
         raise ValueError(f"--executor dask needs a package: {advice}") from None
     for name in LOGGERS:
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    connect = partial(Client, address, timeout=CONNECT_TIMEOUT, set_as_default=False)
     try:
-        client = call_within(CONNECT_TIMEOUT + 5, connect)  # a silent one holds it for ever
+        client = Client(address, timeout=CONNECT_TIMEOUT, set_as_default=False)
     except (OSError, TypeError, ValueError) as error:  # TypeError: TLS without certificates
         raise ValueError(f"--executor: no Dask scheduler at {address}: {error}") from None
     root, folder = str(ROOT), os.getcwd()

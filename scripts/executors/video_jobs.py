@@ -68,7 +68,7 @@ class VideoJobs(NamedTuple):
             files[job] = folder / RECORDS.format(name) / f"{checksum}.json"
         missing = [job for job, file in files.items() if not file.exists()]
         results = self.run(missing, executor)
-        with contextlib.closing(Progress(len(missing), name, "videos", hidden=hidden)) as bar:
+        with contextlib.closing(Progress(None, name, len(missing), hidden=hidden)) as bar:
             for job in chosen:
                 while not files[job].exists():
                     other, record = next(results)

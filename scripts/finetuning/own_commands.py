@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Callable
 
-from utils.files import ROOT
-from utils.messages import is_installed
+from utils.files import ROOT, is_installed
 from utils.networks import list_networks
 
 

@@ -15,7 +15,7 @@ from typing import Optional
 
 from utils.cores import LEAST_CORES
 from utils.files import read_json
-from utils.load_config import load_yaml_file, resolve_yaml
+from utils.load_config import read_yaml, resolve_yaml
 from utils.messages import VALUE, shorten
 
 DEVICE_FILES = Path("/dev")
@@ -184,7 +184,7 @@ def divide_cores(job: Job, environ: Mapping[str, str]) -> tuple[bool, dict[str, 
     # Another script need not have a config file; the ranks name the errors of a wrong one.
     with contextlib.suppress(OSError, KeyError, TypeError, ValueError):
         path = resolve_yaml(Path(options.config_path or ""))
-        device = str(device or load_yaml_file(path)["run"]["device"]).lower()
+        device = str(device or read_yaml(path)["run"]["device"]).lower()
     cores = len(os.sched_getaffinity(0))
     variables = {"OMP_NUM_THREADS": str(max(1, cores // job.devices))} if device == "cpu" else {}
     devices = count_devices("Ascend")

@@ -24,7 +24,7 @@ from utils.inference.prediction import (
     WindowResult,
     rank_classes,
 )
-from utils.log import track
+from utils.log import Progress
 from utils.messages import escape_control, format_line, hide_secrets, print_line
 from utils.video.live import ADDRESS
 from utils.video.media_files import IMAGE_SUFFIXES, describe_left_out, find_files, has_suffix
@@ -88,7 +88,7 @@ class Predictor:
             windows = split_into_windows(source, options.window, options.step)
             parts = read_windows(source, windows, self.heads)
             count = len(windows)
-            parts = track(parts, name, total=count, unit="windows", hidden=count == 1)
+            parts = Progress(parts, name, total=count, unit="windows", hidden=count == 1)
             prediction, best = self.model.score_windows(parts, options.top, options.threshold)
             record = {"video": video, "frames": len(source), "fps": round(source.fps, 3)}
             if options.save:

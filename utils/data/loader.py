@@ -110,17 +110,12 @@ def build_pipeline(
     device = ms.get_context("device_target")  # CPU, GPU or Ascend
     workers, processes = choose_workers(requested_workers, data.processes, device)
     prefetch = choose_prefetch(data.prefetch, size, max(1, len(rows) // rows.batch))
+    kind = "processes" if processes else "threads"
+    bound = ", each bound to its own" if cores.is_bound() else ""
     log_once(
-        "data: worker %s: %d (data.workers %s; cores: %d, ranks on this node: %d%s)"
-        "; batches of %.3g MB, prefetched: %d",
-        "processes" if processes else "threads",
-        workers,
-        requested_workers,
-        cores.count_usable_cores(),
-        cores.get_local_rank_size(),
-        ", each bound to its own" if cores.is_bound() else "",
-        size / 1e6,
-        prefetch,
+        f"data: worker {kind}: {workers} (data.workers {requested_workers}; cores: "
+        f"{cores.count_usable_cores()}, ranks on this node: {cores.get_local_rank_size()}{bound}); "
+        f"batches of {size / 1e6:.3g} MB, prefetched: {prefetch}"
     )
     batches = PrefetchedBatches(rows, blank, rows.batch, workers, processes, prefetch)
     return ds.GeneratorDataset(batches, list(rows.columns), shuffle=False)

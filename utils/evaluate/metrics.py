@@ -229,7 +229,7 @@ def evaluate(scorer: Scorer, eval_sets: Sequence[EvalSet], rt: Runtime) -> dict[
         start = time.monotonic()
         data = create_dataset(rows.cfg, rows, rows.cfg.data.workers)
         count = data.get_dataset_size()
-        bar = Progress(count, name="evaluating", unit="batches", hidden=not rt.is_main_process)
+        bar = Progress(None, "evaluating", count, unit="batches", hidden=not rt.is_main_process)
         batches = data.create_tuple_iterator(num_epochs=1, output_numpy=True)
         stopped = 0
         for k, (clips, label, valid) in enumerate(batches):

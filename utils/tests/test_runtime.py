@@ -74,8 +74,7 @@ def test_bfloat16_is_refused_where_mindspore_does_not_have_it(name, device, monk
     """A recipe in bfloat16 trains on a CPU all the same, in float32."""
     monkeypatch.setattr(ms.amp, "_ascend_910a_target", lambda: True)
     run = Run(device=name, amp="O2", amp_dtype="bfloat16")
-    who = "an Ascend 910A" if name == "Ascend" else f"MindSpore on a {name}"
-    with pytest.raises(ValueError, match=f"run.amp_dtype: {who} has no bfloat16; set --run.amp_"):
+    with pytest.raises(ValueError, match="^run.amp_dtype"):
         runtime.start_device(replace(run, cpu_amp="O2"))
     if name != "GPU":
         monkeypatch.setattr(ms.amp, "_ascend_910a_target", lambda: False)

@@ -23,7 +23,7 @@ from utils.data.rows import EvalRows, FileRows, Row, Rows, TrainRows
 from utils.evaluate.metrics import EvalSet
 from utils.evaluate.windows import read_ahead
 from utils.files import report_write_errors, wait_for_lock
-from utils.log import log, track
+from utils.log import Progress, log
 from utils.networks import Job, compute_key
 from utils.nn.dropout import DropPath
 from utils.train.plan import BACKBONE
@@ -183,7 +183,7 @@ def compute_table(
                 rows.unreadable.mark_again(np.flatnonzero(lost) % samples)
             missing = range(done, count)
             parts = read_ahead(lambda k: map(read, [k]), missing, count_workers("auto"))
-            for k, values in track(parts, "features", total=len(missing), unit="clips"):
+            for k, values in Progress(parts, "features", total=len(missing), unit="clips"):
                 row = replace_clips(next(values))
                 state = LOST if rows.unreadable.view_flags()[k % samples] else 1
                 file.write(np.array([(*row, state)], dtype).tobytes())

@@ -110,9 +110,15 @@ class TrainingLoop(Callback):
 
     def on_train_begin(self, run_context) -> None:
         self.restart_window()
-        hidden = not self.rt.is_main_process
-        options: dict[str, Any] = {"hidden": hidden, "initial": self.steps_done}
-        self.bar = Progress(self.last_step, "training", "steps", prints_lines=False, **options)
+        self.bar = Progress(
+            None,
+            "training",
+            self.last_step,
+            "steps",
+            hidden=not self.rt.is_main_process,
+            initial=self.steps_done,
+            prints_lines=False,
+        )
         if self.run.profile:
             # MindSpore's, of a few steps. It writes `trace_view.json`, in Chrome's format, which
             # MindStudio Insight, TensorBoard with its plug-in, and other viewers open.

@@ -21,13 +21,19 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from utils.files import ROOT, compute_sha256, report_write_errors, wait_for_lock, write_beside
+from utils.files import (
+    ROOT,
+    compute_sha256,
+    is_installed,
+    report_write_errors,
+    wait_for_lock,
+    write_beside,
+)
 from utils.log import Progress
 from utils.messages import (
     format_error,
     hide_all_secrets,
     hide_secrets,
-    is_installed,
     print_line,
     shorten,
 )
@@ -136,7 +142,7 @@ def receive(address: str, part: Path, validator: str, largest: int) -> tuple[str
         size = start + int(length) if re.fullmatch("[0-9]{1,18}", length) else -1
         tag = answer.get("ETag", "W/")
         validator = answer.get("Last-Modified", "") if tag.startswith("W/") else tag
-        bar = Progress(-(-(size - start) // CHUNK), name=part.name, unit="MiB", hidden=size < 0)
+        bar = Progress(None, part.name, -(-(size - start) // CHUNK), "MiB", hidden=size < 0)
         position = start
         data = b""
         with contextlib.closing(bar), open(part, "ab" if start else "wb") as file:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from utils.files import get_base_folder
-from utils.load_config import build_dataclass, load_yaml_file
+from utils.load_config import build_dataclass, load_yaml
 from utils.messages import check_choice, hide_secrets
 
 TABLE = Path(__file__).with_suffix(".yaml")
@@ -51,7 +51,7 @@ class Published:
 def list_published() -> dict[str, Published]:
     """The rows of the table by name."""
     table = {}
-    for source, group in load_yaml_file(TABLE).items():
+    for source, group in load_yaml(TABLE.read_bytes()).items():
         about = {key: group[key] for key in ("page", "licence", "folder")}
         for name, row in group["weights"].items():
             values = {"name": name, "source": source, **about, **row}

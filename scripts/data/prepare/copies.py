@@ -12,7 +12,7 @@ from scripts.data.prepare.integrity import BAD_LINE, GOOD, Finding, make_job, wr
 from scripts.executors.process_pool import PROCESSES, CrashError, Part, run_all
 from utils.data.annotation_file import choose_output_names, format_label, iterate_lines, name_record
 from utils.files import check_folder, check_inputs, make_drafts, report_write_errors
-from utils.log import track
+from utils.log import Progress
 from utils.networks import Network
 from utils.settings import NetworkConfig
 
@@ -78,7 +78,7 @@ def copy_lists(
             table.parent.mkdir(parents=True, exist_ok=True)
             table.touch()
         results = run_all(partial(work, drafts=str(drafts)), chosen, workers, executor)
-        for job, result in track(results, "copying", len(chosen)):
+        for job, result in Progress(results, "copying", len(chosen)):
             crashed = isinstance(result, CrashError)
             findings[job] = Finding("broken", str(result)) if crashed else result
     good = sum(finding.kind == GOOD for finding in findings.values())

@@ -27,7 +27,7 @@ import numpy as np
 from scripts.data.prepare.encoder import DETERMINISTIC, to_yuv420p
 from scripts.executors.process_pool import start_process_pool
 from utils.files import check_folder, make_drafts, write_text
-from utils.log import track
+from utils.log import Progress
 
 MOTIONS = ("left", "right", "up", "down", "grow", "shrink", "clockwise", "counterclockwise")
 # Of each motion: its circle (0 x, 1 y, 2 size, 3 angle) and direction; images count y downwards.
@@ -208,7 +208,7 @@ def draw_dataset(
         workers = min(os.cpu_count() or 1, 16, len(missing))
         with make_drafts(root) as drafts, start_process_pool(workers) as pool:
             jobs = pool.map(partial(_write_one, root, drafts), missing, chunksize=4)
-            for _ in track(jobs, "drawn", len(missing)):
+            for _ in Progress(jobs, "drawn", len(missing)):
                 pass
     texts = {root / name: lines[split] for split in lines for name in lists[split]}
     for path, names in {**texts, root / "labels.txt": list(classes)}.items():

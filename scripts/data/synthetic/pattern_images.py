@@ -14,7 +14,7 @@ import numpy as np
 
 from scripts.executors.process_pool import start_process_pool
 from utils.files import check_folder, write_beside, write_text
-from utils.log import track
+from utils.log import Progress
 
 WAVES = ("horizontal", "vertical", "diagonal")
 PATTERNS = ("disc", "square", "triangle", "cross", "ring", *WAVES, "checker", "dots")
@@ -72,7 +72,7 @@ def draw_cifar10(root: Path, seed: int, distinct: int = PER_FILE) -> dict[str, i
     count = len(FILES)
     with start_process_pool(min(os.cpu_count() or 1, count)) as pool:
         jobs = [pool.submit(draw_file, root / FILES[i], [seed, i], distinct) for i in range(count)]
-        for job in track(as_completed(jobs), name="drawing", total=count, unit="files"):
+        for job in Progress(as_completed(jobs), name="drawing", total=count, unit="files"):
             job.result()
     return {"train": 5 * PER_FILE, "test": PER_FILE}
 

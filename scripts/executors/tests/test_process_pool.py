@@ -1,7 +1,6 @@
 """Jobs give the same results on the processes of this host and on a Dask cluster, or in parts."""
 
 import argparse
-import socket
 import sys
 
 import pytest
@@ -49,15 +48,12 @@ def test_a_missing_package_is_a_user_error(monkeypatch):
         dict(run_all(refuse_three, jobs=range(2), workers=2, executor="dask:nowhere:1"))
 
 
-@pytest.mark.parametrize("address", ["nowhere:1", "tcp://127.0.0.1:{}", "tls://127.0.0.1:{}"])
-def test_a_scheduler_that_is_missing_or_silent_or_needs_certificates_is_named(address, monkeypatch):
-    """The system accepts connections for a stopped process."""
+@pytest.mark.parametrize("address", ["nowhere:1", "tls://127.0.0.1:1"])
+def test_a_scheduler_that_is_missing_or_needs_certificates_is_named(address, monkeypatch):
     pytest.importorskip("distributed")
     monkeypatch.setattr(process_pool, "CONNECT_TIMEOUT", 1)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        address = address.format(server.getsockname()[1])
-        with pytest.raises(ValueError, match=f"--executor: .*{address}: "):
-            dict(run_all(refuse_three, jobs=range(2), workers=2, executor=f"dask:{address}"))
+    with pytest.raises(ValueError, match=f"--executor: .*{address}: "):
+        dict(run_all(refuse_three, jobs=range(2), workers=2, executor=f"dask:{address}"))
 
 
 def test_parts_hold_every_job_once_and_wrong_words_are_refused():
