@@ -34,7 +34,6 @@ from typing import Annotated, Any, Callable, NoReturn, Optional
 from utils import removed
 from utils.messages import (
     VALUE,
-    MachineError,
     RunInterruptedError,
     find_nearest,
     format_line,
@@ -276,9 +275,8 @@ def main_guard(usage: str, work: Callable[[], Any]) -> NoReturn:
 
 def find_failure(error: RuntimeError) -> str:
     """The message of a MachineError, also of one that MindData passes on; else empty."""
-    if isinstance(error, MachineError):
-        return str(error)
-    match = re.search(r"^(?:\w+\.)*MachineError: (.*)", str(error), re.MULTILINE)
+    text = f"{type(error).__name__}: {error}"
+    match = re.search(r"^(?:\w+\.)*MachineError: (.*)", text, re.MULTILINE)
     return match[1] if match else ""
 
 

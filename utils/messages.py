@@ -13,7 +13,7 @@ SETTINGS_LINE = 300  # of one about a config file or the command line, whose val
 VALUE = 80  # of a value quoted in a message
 LONGEST_NAME = 100  # characters of an unknown name that are compared with the real ones
 SIMILAR = 0.65  # of difflib: a less similar name is not suggested
-FEW_NAMES = 8  # so many are all named if none is similar
+FEW_NAMES = 8  # so many are named if none is similar
 
 # An address in a text; pathlib makes one slash of two. The bound keeps the search linear.
 ADDRESS = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]{0,30}://|(?:https?|rtsps?|rtmp):/)\S+")
@@ -86,7 +86,7 @@ def format_value(value: Any) -> str:
 def check_choice(name: str, names: Iterable[str], what: str) -> None:
     """Raises ValueError if `name` is none of `names`, with the nearest that is.
 
-    If none is similar, the message has all names if they are few, and else no advice.
+    If none is similar, the message has the first FEW_NAMES.
     """
     names = list(names)
     if name in names:
@@ -94,10 +94,8 @@ def check_choice(name: str, names: Iterable[str], what: str) -> None:
     gap = "" if what[-1] in ".-" else " "  # "setting data." and "option --" end in half a name
     name = shorten(name, LONGEST_NAME)
     near = find_nearest(name, names)
-    advice = f"; nearest: {near}" if near else ""
-    if not near and len(names) <= FEW_NAMES:
-        advice = f"; there are {', '.join(names)}"
-    raise ValueError(f"unknown {what}{gap}{name}{advice}")
+    advice = f"nearest: {near}" if near else f"there are {join_names(names, FEW_NAMES)}"
+    raise ValueError(f"unknown {what}{gap}{name}; {advice}")
 
 
 def find_nearest(name: str, names: Iterable[str]) -> str:

@@ -186,10 +186,8 @@ def find_network_of_yaml(path: Path) -> Network:
     read_yaml(path)  # a file that cannot be read is the first error
     name = path.resolve().parent.parent.name
     if name not in list_networks():
-        raise ValueError(
-            f"--network is missing: {path} is in no network's folder; add --network="
-            + "|".join(list_networks())
-        )
+        choices = "|".join(list_networks())
+        raise ValueError(f"{path} is in no network's folder; add --network={choices}")
     return find_network(name)
 
 
@@ -202,14 +200,9 @@ def load_own_config(checkpoint: Path, overrides: Sequence[str] = ()) -> tuple[Ne
     if description is None:
         if checkpoint.suffix not in (".onnx", ".mindir") or not checkpoint.is_file():
             check_kind(checkpoint)
-        raise ValueError(
-            f"{checkpoint} does not say of which recipe it is: give --config_path, the config file "
-            "of its training"
-        )
+        raise ValueError(f"{checkpoint} names no recipe: give --config_path, that of its training")
     if description.network not in list_networks():
-        raise ValueError(
-            f"{checkpoint} is of the network {description.network}, which this zoo has not"
-        )
+        raise ValueError(f"{checkpoint} is of the unknown network {description.network}")
     network = find_network(description.network)
     return network, description.build_config(network.config, checkpoint, overrides)
 

@@ -34,10 +34,7 @@ def adopt_orphans() -> None:
     Raises ValueError if the system refuses that, as some emulators do.
     """
     if ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1):
-        raise ValueError(
-            "this system refuses PR_SET_CHILD_SUBREAPER, which several workers need; start them by "
-            "mpirun and scripts/launch_mpi.py"
-        )
+        raise ValueError("PR_SET_CHILD_SUBREAPER is refused here: use scripts/launch_mpi.py")
 
 
 def wait_until_reparented(parent: int) -> None:

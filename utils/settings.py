@@ -292,22 +292,14 @@ class NetworkConfig:
         if clip > LARGEST_CLIP:
             raise ValueError(f"data: a clip of {frames} frames of {side} pixels is too large")
         if self.eval.batch * max(views, 4) * clip > LARGEST_BATCH:
-            raise ValueError(
-                f"eval.batch {self.eval.batch} is too large for {views} views of {frames} frames "
-                f"of {side} pixels; lower it"
-            )
+            raise ValueError(f"eval.batch {self.eval.batch} is too large for {views} views")
         weights = self.train.class_weights
         is_list = not isinstance(weights, str)
         if is_list and ((len(weights),) != self.class_counts or min(weights) <= 0):
-            raise ValueError(
-                f"train.class_weights has {len(weights)} numbers; a list is for one data set, with "
-                f"one above 0 for each of its classes, here {self.class_counts}"
-            )
+            counts = self.class_counts  # of a list, for one data set only
+            raise ValueError(f"train.class_weights must have {counts} numbers above 0")
         if self.has_several_labels and (self.data.mixes or self.train.smoothing > 0):
-            raise ValueError(
-                "model.labels multi needs data.mixup=0, data.cutmix=0 and train.smoothing=0: these "
-                "are for one label a sample"
-            )
+            raise ValueError("model.labels multi: data.mixup, cutmix and train.smoothing must be 0")
         if self.run.keep_best == "map" and not self.has_several_labels:
             raise ValueError("run.keep_best map needs model.labels multi; top1 and loss do not")
 
@@ -349,12 +341,8 @@ def name_network(cls: type[NetworkConfig]) -> str:
 
 
 def check_swap_labels(data: ClassSettings, num_classes: int) -> None:
-    """Raises ValueError if `data.swap_labels` has unknown or repeated labels, or no flips."""
-    if data.swap_labels and not data.flip:
-        raise ValueError("data.swap_labels has no effect while data.flip is false")
+    """Raises ValueError if `data.swap_labels` has unknown or repeated labels."""
     labels = [label for pair in data.swap_labels for label in pair]
     if len({*labels} & {*range(num_classes)}) < len(labels):
-        raise ValueError(
-            f"data.swap_labels: {list(map(list, data.swap_labels))} has a label twice, or one that "
-            f"{num_classes} classes have not; --data.swap_labels=[] is for none"
-        )
+        fault = f"a label is there twice, or is none of {num_classes} classes"
+        raise ValueError(f"data.swap_labels: {fault}; --data.swap_labels=[] is for none")

@@ -259,10 +259,9 @@ def _join_columns(lines: list[tuple[int, str]], file: AnnotationFile) -> list[tu
     if max(counts, default=0) <= first + 1:
         return lines
     if counts in ({2}, {3}):
-        other = "a segment" if counts == {3} else "num_frames"
         raise ValueError(
-            f"{file.path}: all lines end in {max(counts)} numbers: {other} and a label, or as many "
-            "labels? Write the labels of a video as `3,17`, and a segment as `path,start,end,3,17`"
+            f"{file.path}: all lines end in {max(counts)} numbers, of which not all may be labels: "
+            "write the labels of a video as `3,17`, and a segment as `path,start,end,3,17`"
         )
     joined = []
     for (number, text), match in zip(lines, columns):
@@ -307,42 +306,37 @@ def _parse(
     is_whole = form in FIELDS.values()
     fields = text.rsplit(" ", 2) if is_whole else _split_segment(text, form)
     if _find_form(text, file) != form if is_whole else not fields:
-        raise ValueError(
-            f"{format_value(text)} is not `{form}`, the form of the first line: a list has "
-            "segments or whole videos, not both"
-        )
+        raise ValueError(f"{format_value(text)} is not `{form}`, the form of the first line")
     has_count = len(fields) > 2 and _parse_integer(fields[1]) is not None
     if is_whole and file.source == "video" and (file.multi_label or not has_count):
         fields = text.rsplit(" ", 1)
     if len(fields) < len(form.split()):
         raise ValueError(f"{format_value(text)} is not `{form}`, separated by single spaces")
     label = _parse_label(fields[-1], file)
-    path = str(file.root / fields[0])
+    record = Record(str(file.root / fields[0]), num_frames=None, label=label, line=number)
     if not is_whole:
         segment = Segment(float(fields[1]), float(fields[2]))
         if not 0 <= segment.start < segment.end < math.inf:
-            raise ValueError(
-                f"the segment from {format_value(fields[1])} to {format_value(fields[2])} is not "
-                "one: start must be at least 0 and below end, both in seconds"
-            )
-        return Record(path, num_frames=None, label=label, line=number, segment=segment)
+            start, end = map(format_value, fields[1:3])
+            raise ValueError(f"segment {start} to {end}: start must be at least 0, and below end")
+        return record._replace(segment=segment)
     if len(fields) == 2:
-        return Record(path, num_frames=None, label=label, line=number)
+        return record
     num_frames = _parse_integer(fields[1])
     if file.source == "frames" and num_frames is not None and 0 <= num_frames < min_frames:
         return None
     if num_frames is None or num_frames < 1:
         raise ValueError(f"num_frames {format_value(fields[1])} is not a positive integer")
-    if file.image_tmpl.count("{") == 3:  # one file for x of flow, one for y
-        num_frames //= 2
-    return Record(path, num_frames=num_frames, label=label, line=number)
+    # Of optical flow, one file is for x and one for y
+    is_pair = file.image_tmpl.count("{") == 3
+    return record._replace(num_frames=num_frames // 2 if is_pair else num_frames)
 
 
 def _parse_label(text: str, file: AnnotationFile) -> Label:
     """The label; with several labels those of `3,17`, ascending, and none of `-`."""
     if file.multi_label and text == NO_LABEL:
         return ()
-    labels = []
+    labels = set()
     for part in text.split(",") if file.multi_label else [text]:
         label = _parse_integer(part)
         if label is None or not 0 <= label < file.num_classes:
@@ -350,10 +344,8 @@ def _parse_label(text: str, file: AnnotationFile) -> Label:
                 f"label {format_value(part)} is not an integer from 0 to {file.num_classes - 1}: "
                 f"num_classes is {file.num_classes}"
             )
-        if label in labels:
-            raise ValueError(f"label {label} is in {format_value(text)} twice")
-        labels.append(label)
-    return tuple(sorted(labels)) if file.multi_label else labels[0]
+        labels.add(label)
+    return tuple(sorted(labels)) if file.multi_label else labels.pop()
 
 
 def _parse_integer(text: str) -> Optional[int]:

@@ -132,10 +132,7 @@ def choose_workers(
     if device == "CPU":
         return workers, workers > MAX_THREADS if processes == "auto" else bool(processes)
     if processes is True:
-        raise ValueError(
-            f"data.processes: true forks this process, which has opened run.device {device}, and "
-            "the worker processes may hang; set data.processes to auto or false, for threads"
-        )
+        raise ValueError(f"data.processes: true may hang on run.device {device}; set it to auto")
     return min(workers, MAX_DEVICE_THREADS) if setting == "auto" else workers, False
 
 
@@ -185,9 +182,8 @@ class PrefetchedBatches:
         self.batch = batch
         self.prefetch = prefetch
         self.processes = processes
-        self.create_pool = functools.partial(
-            WorkerPool, source, blank, batch, workers, processes, prefetch
-        )
+        arguments = source, blank, batch, workers, processes, prefetch
+        self.create_pool = functools.partial(WorkerPool, *arguments)
         self.forked = self.create_pool() if processes else None
 
     def __len__(self) -> int:

@@ -29,14 +29,9 @@ MAX_TRIES = 100  # files tried for one row, the one of the sample sequence inclu
 Share = tuple[int, int, float]  # a data set, a label of it, and its weight in a mixed clip
 Row = tuple[Any, ...]  # arrays and scalars of NumPy
 
-DAMAGED_FRAMES = (
-    "%d damaged frames read so far, the newest in %s: the decoder guesses their pixels; "
-    "scripts/data/check_videos.py finds such videos"
-)
-SHORTENED_SEGMENTS = (
-    "%d segments read so far end after their video, the newest in %s: only their existing frames "
-    "are used"
-)
+# The decoder guesses the pixels of damaged frames. Of a segment, the existing frames are used.
+DAMAGED_FRAMES = "%d damaged frames read so far, the newest in %s; see scripts/data/check_videos.py"
+SHORTENED_SEGMENTS = "%d segments read so far end after their video, the newest in %s"
 REMEDIES = {"video": "leave them out by scripts/data/check_videos.py", "image": "remove them"}
 
 

@@ -1,8 +1,5 @@
 """Names of files are escaped when printed; locks of folders."""
 
-import errno
-import fcntl
-
 import pytest
 
 from utils.files import lock_folder, wait_for_lock
@@ -35,16 +32,6 @@ def test_a_shared_lock_excludes_only_the_other_kind(tmp_path):
     with lock_folder(tmp_path):
         assert lock_folder(tmp_path, shared=True) is None
         assert lock_folder(tmp_path, ".lock.1-of-2") is not None
-
-
-def test_a_file_system_without_locks_excludes_nobody(tmp_path, monkeypatch):
-    def refuse(file, kind) -> None:
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr(fcntl, "flock", refuse)
-    with lock_folder(tmp_path) as first, lock_folder(tmp_path) as second:
-        assert first is not None
-        assert second is not None
 
 
 def test_a_process_waits_for_a_lock_and_says_so_once(tmp_path):

@@ -6,21 +6,7 @@ from pathlib import Path
 import pytest
 
 from utils import log
-from utils.messages import check_choice, format_line, hide_secrets
-
-
-@pytest.mark.parametrize(
-    ("name", "names", "advice"),
-    [
-        ("epcohs", ["lr", "epochs"], "; nearest: epochs"),
-        ("class_weights", [*"abcdefgh", "weight_decay"], ""),
-        ("speed", ["ring", "tree"], "; there are ring, tree"),
-    ],
-)
-def test_only_a_similar_name_is_suggested(name, names, advice):
-    with pytest.raises(ValueError, match=f"train.{name}{advice}$"):
-        check_choice(name, names, "setting train.")
-
+from utils.messages import format_line, hide_secrets
 
 SECRETS = {
     "http://admin:word@127.0.0.1:1/x": "http://127.0.0.1:1/x",

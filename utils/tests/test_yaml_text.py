@@ -7,7 +7,6 @@ import pytest
 from tsm.config import Config
 from utils.files import ROOT
 from utils.load_config import load_config, load_yaml
-from utils.messages import format_line, format_value, shorten
 
 SMOKE = ROOT / "tsm" / "configs" / "tsm_smoke.yaml"
 
@@ -31,12 +30,6 @@ def test_an_error_in_a_yaml_has_its_position(text, words):
 def test_every_key_is_a_string():
     keys = {"on": 1, "1": 2, "~": 3, "<<": {"a": 4}}
     assert load_yaml("{on: 1, 1: 2, ~: 3, '<<': {a: 4}}") == keys
-
-
-def test_a_yaml_may_be_utf8_or_utf16_with_a_byte_order_mark():
-    text = "a: {b: café, c: 'twice'}"
-    for encoding in ("utf-8", "utf-8-sig", "utf-16"):
-        assert load_yaml(text.encode(encoding)) == {"a": {"b": "café", "c": "twice"}}
 
 
 @pytest.mark.parametrize("value", ["nan", ".nan", "inf", "-.inf", "1e999", "!!float nan"])
@@ -64,10 +57,3 @@ def test_a_value_out_of_range_is_refused(override):
 def test_an_override_that_is_not_yaml_is_a_text():
     for text in ("*star", "a: b: c", "[open", "!!bool x"):
         assert load_config(Config, SMOKE, [f"data.root={text}"]).data.root.name == text
-
-
-def test_a_long_message_keeps_its_beginning_and_its_end():
-    assert shorten("abc", 3) == "abc"
-    assert shorten("a" * 500 + "z" * 500, 300) == "a" * 197 + " ... " + "z" * 98
-    assert format_line("a\n  b\x1b") == "a b\\x1b"
-    assert format_value("x" * 10**7).count("x") < 80

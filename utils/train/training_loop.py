@@ -110,14 +110,9 @@ class TrainingLoop(Callback):
 
     def on_train_begin(self, run_context) -> None:
         self.restart_window()
+        hidden = not self.rt.is_main_process
         self.bar = Progress(
-            None,
-            "training",
-            self.last_step,
-            "steps",
-            hidden=not self.rt.is_main_process,
-            initial=self.steps_done,
-            prints_lines=False,
+            None, "training", self.last_step, "steps", hidden, self.steps_done, prints_lines=False
         )
         if self.run.profile:
             # MindSpore's, of a few steps. It writes `trace_view.json`, in Chrome's format, which

@@ -152,11 +152,10 @@ BAD_SEGMENTS = {
     "a.mp4,1,2,1": "`path start end label`",
 }
 BAD_LABELS = {
-    "a 3,7,3": "label 3",
     "a 3,10": "label '10'",
     "a 3,,5": "label ''",
-    "a 300 5\nb 12 7": "num_frames and a label",
-    "a 3 5 7\nb 12 8 7": "a segment and a label",
+    "a 300 5\nb 12 7": "list.txt",
+    "a 3 5 7\nb 12 8 7": "list.txt",
     "a 3 7\nb 3,7": "a 3' does not exist",
 }
 
