@@ -153,7 +153,7 @@ def run_on_dask(work: Callable, jobs: Iterable, address: str) -> Iterator[tuple[
     for name in LOGGERS:
         logging.getLogger(name).setLevel(logging.CRITICAL)
     try:
-        client = Client(address, timeout=CONNECT_TIMEOUT, set_as_default=False)
+        client: Any = Client(address, timeout=CONNECT_TIMEOUT, set_as_default=False)
     except (OSError, TypeError, ValueError) as error:  # TypeError: TLS without certificates
         raise ValueError(f"--executor: no Dask scheduler at {address}: {error}") from None
     root, folder = str(ROOT), os.getcwd()
