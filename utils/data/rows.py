@@ -29,9 +29,8 @@ MAX_TRIES = 100  # files tried for one row, the one of the sample sequence inclu
 Share = tuple[int, int, float]  # a data set, a label of it, and its weight in a mixed clip
 Row = tuple[Any, ...]  # arrays and scalars of NumPy
 
-# The decoder guesses the pixels of damaged frames. Of a segment, the existing frames are used.
+# The decoder guesses the pixels of damaged frames.
 DAMAGED_FRAMES = "%d damaged frames read so far, the newest in %s; see scripts/data/check_videos.py"
-SHORTENED_SEGMENTS = "%d segments read so far end after their video, the newest in %s"
 REMEDIES = {"video": "leave them out by scripts/data/check_videos.py", "image": "remove them"}
 
 
@@ -90,27 +89,23 @@ class UnreadableFiles:
 
 
 class VideoWarnings:
-    """Damaged frames, and segments that end after their video, over all workers of a rank.
+    """Damaged frames over all workers of a rank.
 
-    Each number is logged when it is no longer 0 and when it has doubled.
+    Their number is logged when it is no longer 0 and when it has doubled.
     """
 
     def __init__(self):
-        # So far; in the newest line of the log
-        self.counts: Any = [multiprocessing.Array("q", 2) for _ in range(2)]
+        self.counts: Any = multiprocessing.Array("q", 2)  # so far; in the newest line of the log
 
     def add(self, source: FrameReader) -> None:
         """Counts those of a video that has been read. `FrameReader.damaged` says who marks them."""
-        numbers = (source.damaged, source.shortened)
-        for number, counts, text in zip(numbers, self.counts, (DAMAGED_FRAMES, SHORTENED_SEGMENTS)):
-            if not number:
-                continue
-            with counts.get_lock():
-                counts[0] += number
-                total, logged = counts
+        if source.damaged:
+            with self.counts.get_lock():
+                self.counts[0] += source.damaged
+                total, logged = self.counts
                 if total >= 2 * logged:
-                    counts[1] = total
-                    log.warning(text, total, source.path)
+                    self.counts[1] = total
+                    log.warning(DAMAGED_FRAMES, total, source.path)
 
 
 class FileRows(Rows):

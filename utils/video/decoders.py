@@ -23,7 +23,7 @@ import string
 import struct
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Optional, Union
+from typing import Any, BinaryIO, Optional, Union
 
 import numpy as np
 
@@ -38,9 +38,6 @@ from utils.video.reader import (
     reading,
 )
 
-if TYPE_CHECKING:
-    from utils.video.pyav_reader import ExactVideo
-
 PARENTS = {"moov", "trak", "edts", "mdia", "minf", "stbl", "moof", "traf"}
 COUNT_OFFSETS = {"stsz": 8, "stz2": 8, "elst": 4, "trun": 4}  # of the number of entries in a box
 ENTRIES_PER_BYTE = 2  # a sample has at least a byte of data; edits may repeat some samples
@@ -51,7 +48,7 @@ CHARACTERS = set(string.ascii_letters + string.digits + " ")
 class DecordVideo(FrameReader):
     """Frames of a video file by decord, in order; `index` is the same file, opened by PyAV."""
 
-    def __init__(self, index: "ExactVideo"):
+    def __init__(self, index: FrameReader):
         super().__init__(index.path, "decord")
         self._length = len(index)
         self.fps = index.fps
@@ -68,8 +65,6 @@ class DecordVideo(FrameReader):
             self._handle = decord.VideoReader(path, num_threads=1, fault_tol=1e-9)
 
     def _decode(self, indices: list[int]) -> Iterator[np.ndarray]:
-        if self._handle is None:
-            raise ValueError(f"{self.path} was closed")
         if indices[0] < self._next:
             self._open()
         for index in indices:
@@ -158,26 +153,19 @@ def check_header(path: Union[str, Path], reader: str) -> None:
     declare 2**31 samples, by a number alone or by edits that repeat the same samples. FFmpeg would
     then fill the memory, or be busy for hours.
     """
-    entries = 0  # samples times edits of all tracks, and samples of all fragments
-    samples = 0  # of the present track
-    edits = 1
+    samples = 0  # of all tracks and fragments
+    edits = 1  # of a track
     with reading(path, reader), open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
         for kind, start, _ in read_boxes(file, 0, size, PARENTS):
-            if kind == "trak":
-                entries += samples * edits
-                samples = 0
-                edits = 1
-            elif kind in COUNT_OFFSETS:
+            if kind in COUNT_OFFSETS:
                 file.seek(start + COUNT_OFFSETS[kind])
                 count = int.from_bytes(file.read(4), "big")
-                if kind == "trun":
-                    entries += count
-                elif kind == "elst":
+                if kind == "elst":
                     edits = max(edits, count)
                 else:
-                    samples = max(samples, count)
-    entries += samples * edits
+                    samples += count
+    entries = samples * edits
     if entries > max(MIN_LIMIT, ENTRIES_PER_BYTE * size):
         raise VideoError(path, reader, f"its index has {entries} entries for {size} bytes")
 

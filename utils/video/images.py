@@ -16,7 +16,6 @@ import re
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from string import Formatter
 from typing import Optional, Union
 
 import numpy as np
@@ -74,12 +73,11 @@ def open_image(data: bytes, mode: str = "RGB", max_pixels: int = PIL_PIXELS) -> 
             check_size(*image.size, max_pixels)
             image.load()
             pixels = convert(image, mode)
-        orientation = UPRIGHT
         if image.format != "TIFF":  # which PIL turns by its own tags, and by XMP
             with contextlib.suppress(SyntaxError, ValueError, struct.error):  # damaged
-                value = image.getexif().get(ORIENTATION_TAG, 0)
-                orientation = EXIF_ORIENTATIONS.get(value, UPRIGHT)
-        return np.ascontiguousarray(orientation.apply(pixels))
+                orientation = EXIF_ORIENTATIONS.get(image.getexif().get(ORIENTATION_TAG), UPRIGHT)
+                pixels = orientation.apply(pixels)
+        return np.ascontiguousarray(pixels)
 
 
 def read_jpeg_head(data: bytes) -> Optional[tuple[int, int, int, bool]]:
@@ -106,12 +104,13 @@ def read_jpeg_head(data: bytes) -> Optional[tuple[int, int, int, bool]]:
 
 def convert(image: Image.Image, mode: str) -> np.ndarray:
     """The pixels of an image in memory; ValueError if its numbers have 32 bits."""
-    if image.mode == "F" or (image.mode == "I" and image.format not in FORMATS_OF_16_BITS):
-        raise ValueError("its pixels are numbers of 32 bits; save it with 8 or 16 bits")
+    is_deep = image.mode == "F" or (image.mode == "I" and image.format not in FORMATS_OF_16_BITS)
     # PIL leaves 12 bits, and black, as they are, and takes planes of 16 bits for 8.
     tags: dict = dict(image.tag_v2) if isinstance(image, TiffImageFile) else {}
-    if tags.get(TIFF_PLANES) == 2 and max(tags.get(TIFF_BITS, (8,))) > 8 and image.mode[0] != "I":
-        raise ValueError("its colours are planes of more than 8 bits; save it with 8 bits")
+    if tags.get(TIFF_PLANES) == 2 and image.mode[0] != "I":
+        is_deep |= max(tags.get(TIFF_BITS, (8,))) > 8
+    if is_deep:
+        raise ValueError("its numbers have 32 bits, or planes of 16 bits; save it with 8 bits")
     if image.mode.startswith("I"):
         (bits,) = tags.get(TIFF_BITS, (16,))
         grey = (np.asarray(image) >> bits - 8).astype(np.uint8)
@@ -147,11 +146,10 @@ class FrameFolder(FrameReader):
         self.fps = fps
         self._template = image_tmpl
         self._max_pixels = max_pixels
-        self._fields = sum(field == "" for _, field, _, _ in Formatter().parse(image_tmpl))
-        if self._fields not in ((1, 2, 3) if flow else (1,)):
-            raise ValueError(f"data.image_tmpl {image_tmpl!r} has {self._fields} fields {{}}")
-        if self._fields == 3 and not self.path.name.isdecimal():
-            raise self._error(f"data.image_tmpl {image_tmpl!r} needs a number as folder name")
+        self._fields = image_tmpl.count("{")
+        most = 3 if self.path.name.isdecimal() else 2  # of flow
+        if not 1 <= self._fields <= (most if flow else 1):
+            raise ValueError(f"data.image_tmpl {image_tmpl!r} has {self._fields} fields for {path}")
         self._flow = flow
         self._folder = (int(self.path.name),) if self._fields == 3 else ()
         self._fields_before = (*self._folder, "x") if self._fields > 1 else ()  # the number
@@ -184,13 +182,9 @@ class FrameFolder(FrameReader):
 
     def list_numbers(self) -> Iterator[int]:
         """The numbers of all files, in any order."""
-        before = iter(self._fields_before)
-        pattern = ""
-        for text, field, form, _ in Formatter().parse(self._template):
-            pattern += re.escape(text)
-            if field is not None:
-                value = next(before, None)
-                pattern += r"(\d+)" if value is None else re.escape(format(value, form or ""))
+        before, _, rest = self._template.rpartition("{")
+        after = rest.partition("}")[2]
+        pattern = re.escape(before.format(*self._fields_before)) + r"(\d+)" + re.escape(after)
         depth = "/".join("*" for _ in Path(self._template).parts)
         for path in self.path.glob(depth):
             match = re.fullmatch(pattern, path.relative_to(self.path).as_posix())
@@ -229,13 +223,13 @@ class ArrayFrames(FrameReader):
         max_pixels: int = MAX_PIXELS,
     ):
         super().__init__(Path("the frames"), "NumPy")
-        expected = f"uint8 ({'' if is_image else 'T, '}H, W, {channels}), channels last"
         shape = frames.shape
         is_good = frames.dtype == np.uint8 and frames.size and frames.ndim in (3, 4)
         is_single = frames.ndim == 3 or shape[:1] == (1,)
         if not is_good or shape[-1] != channels or is_image != is_single:
-            kind = "one image" if is_image else "a video"
-            raise ValueError(f"the network takes {kind} {expected}, not {frames.dtype} {shape}")
+            expected = "one image uint8 (" if is_image else "a video uint8 (T, "
+            expected += f"H, W, {channels}), channels last"
+            raise ValueError(f"the network takes {expected}, not {frames.dtype} {shape}")
         self.fps = float(fps)
         self._handle = frames[None] if frames.ndim == 3 else frames
         self._length = len(self._handle)

@@ -142,16 +142,9 @@ class StreamSource:
 
 
 def open_file(reader: FrameReader) -> Connection:
-    """The frames of a video file or a folder; closing the iterator of frames closes it."""
-
-    def read_frames() -> Generator[tuple[float, np.ndarray], None, None]:
-        with reader:
-            for number, pixels in enumerate(reader.in_order()):
-                yield float(find_time(reader, number)), pixels
-
-    return Connection(
-        reader.fps, is_live=False, frames=read_frames(), length=len(reader), times=reader.times
-    )
+    """The frames of a video file or a folder."""
+    frames = ((float(find_time(reader, k)), pixels) for k, pixels in enumerate(reader.in_order()))
+    return Connection(reader.fps, False, frames, length=len(reader), times=reader.times)
 
 
 def open_camera(number: int) -> Connection:
@@ -163,7 +156,6 @@ def open_camera(number: int) -> Connection:
     name = f"camera {number}"
     capture = cv2.VideoCapture(number)
     if not capture.isOpened():
-        capture.release()
         raise VideoError(name, "opencv", "it cannot be opened: none is there, or it is in use")
 
     def read_frames() -> Generator[tuple[float, np.ndarray], None, None]:
@@ -207,14 +199,12 @@ def open_address(
             timeout=(stall, stall),
             **pyav_reader.METADATA,
         )
+        stream = pyav_reader.open_stream(container, max_pixels)
     except av.error.ExitError:
         raise VideoError(shown, "pyav", f"no data came for {stall:g} s") from None
     except av.error.FFmpegError as error:
         raise VideoError(shown, "pyav", f"it sends no video: {error.strerror}") from None
-    try:
-        stream = pyav_reader.open_stream(container, max_pixels)
     except ValueError as error:
-        container.close()
         raise VideoError(shown, "pyav", error) from None
     is_file = container.size > 0 and container.format.name not in PLAYLISTS
     is_live = not (is_file or stream.duration or container.duration)
@@ -279,9 +269,7 @@ def read_address(
     except ExitError:
         reason = f"no data came for {stall:g} s"
     except FFmpegError as error:
-        reason = "it broke off"
-        if last_stamp is None:
-            reason = f"it sends no video: {error.strerror}"
+        reason = f"it sends no video: {error.strerror}" if last_stamp is None else "it broke off"
     finally:
         missing = measure_missing(container, end)
         container.close()
@@ -294,10 +282,7 @@ def is_address(source: str) -> bool:
     """Whether a source is an address. Raises ValueError for one of a protocol that is not read."""
     match = ADDRESS.match(source)
     if match and match[1].lower() not in SCHEMES:
-        raise ValueError(
-            f"{hide_secrets(source)}: this kind of address is not read; use one of "
-            + ", ".join(f"{scheme}://" for scheme in SCHEMES)
-        )
+        raise ValueError(f"{hide_secrets(source)}: not an address of {', '.join(SCHEMES)}")
     return match is not None
 
 

@@ -94,7 +94,8 @@ def find_field_bit(header: bytes) -> Optional[int]:
     """How many bits after the third number of an H.264 slice say that it is of one field.
 
     None if no slice is, by the first sequence parameter set in the header of the stream; UNKNOWN if
-    this has scaling matrices, or counts the order of frames in cycles. Such files are rare.
+    this has scaling matrices or separate colours, or counts the order of frames in cycles. Such
+    files are rare.
     """
     unit = header[8 : 8 + int.from_bytes(header[6:8], "big")]
     if header[:1] != b"\1" or not unit or unit[0] & 31 != SEQUENCE:
@@ -103,9 +104,9 @@ def find_field_bit(header: bytes) -> Optional[int]:
     profile = bits.read(8)
     bits.read(16)  # constraints, level
     bits.read_golomb()  # its number
-    has_planes = False  # each colour is coded as a picture of its own
     if profile in HIGH_PROFILES:
-        has_planes = bits.read_golomb() == YUV_444 and bool(bits.read())
+        if bits.read_golomb() == YUV_444 and bits.read():  # each colour is a picture of its own
+            return UNKNOWN
         bits.read_golomb(2)  # depths of brightness and colours
         bits.read()  # lossless
         if bits.read():  # scaling matrices
@@ -120,13 +121,13 @@ def find_field_bit(header: bytes) -> Optional[int]:
     bits.read()  # gaps in the numbers
     bits.read_golomb(2)  # width, height
     is_progressive = bits.read()
-    return None if is_progressive else (2 if has_planes else 0) + number_bits
+    return None if is_progressive else number_bits
 
 
 def read_units(packet: Any, codec: str, header: bytes) -> Iterator[tuple[int, memoryview]]:
     """(type, unit) of a packet with a length before each unit; none if it has start codes."""
-    types = TYPES[codec]
-    if header[:2] == b"\0\0" or header[:1] > b"\1" or len(header) <= types.size_byte:
+    types = TYPES.get(codec)
+    if not types or header[:2] == b"\0\0" or not header[types.size_byte :] or header[0] > 1:
         return
     size = 1 + (header[types.size_byte] & 3)
     data = memoryview(packet)
@@ -145,20 +146,19 @@ def choose_stream(container: InputContainer) -> Any:
     of images only if there is no other. Of several it is, as in the program `ffmpeg`, the one with
     most pixels, and a default one counts as if it had 5 million more.
     """
-    streams = container.streams.video
-    rates: dict[int, tuple] = {}
-    for index, stream in enumerate(streams):
+    rates: dict[Any, tuple] = {}
+    for stream in container.streams.video:
         if stream.disposition & PICTURES:
             continue
-        rates[index] = ()
+        rates[stream] = ()
         if stream.codec_context is not None:
             is_image = stream.codec_context.codec.canonical_name in IMAGE_CODECS
             is_moving = stream.frames != 1 and not is_image and not stream.disposition & STILL_IMAGE
             is_default = bool(stream.disposition & av.stream.Disposition.default)
-            rates[index] = is_moving, stream.width * stream.height + is_default * DEFAULT_BONUS
+            rates[stream] = is_moving, stream.width * stream.height + is_default * DEFAULT_BONUS
     if not rates:
-        raise ValueError("it has no video" + (", only a cover picture" if streams else ""))
-    return streams[max(rates, key=rates.__getitem__)]
+        raise ValueError("it has no video, or only a cover picture")
+    return max(rates, key=rates.__getitem__)
 
 
 def measure_missing(container: InputContainer, end: float) -> float:
@@ -252,18 +252,15 @@ class PacketTable:
         """Whether a packet has parameter sets that the header of the stream has not."""
         if packet.has_sidedata("new_extradata"):
             return True
-        if self.codec in TYPES:
-            types = TYPES[self.codec]
-            for kind, unit in read_units(packet, self.codec, self._header):
-                if kind in types.slices:
-                    break
-                if kind in types.parameters and unit not in self._header:
-                    return True
-            return False
-        if self.codec != "mpeg4":
-            return False
-        units = bytes(packet).partition(VOP)[0].split(VOP[:3])
-        return any(unit and unit[0] in LAYER and unit not in self._header for unit in units)
+        if self.codec == "mpeg4":
+            units = bytes(packet).partition(VOP)[0].split(VOP[:3])
+            return any(unit and unit[0] in LAYER and unit not in self._header for unit in units)
+        for kind, unit in read_units(packet, self.codec, self._header):
+            if kind in TYPES[self.codec].slices:
+                break
+            if kind in TYPES[self.codec].parameters and unit not in self._header:
+                return True
+        return False
 
     @property
     def has_stamps(self) -> bool:

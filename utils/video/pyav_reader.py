@@ -19,7 +19,6 @@ key frames of a file once, to find out whether parameter sets change.
 """
 
 import contextlib
-import errno
 import functools
 import itertools
 import math
@@ -41,16 +40,15 @@ from utils.video.packets import (
     list_frame_stamps,
 )
 from utils.video.reader import (
+    EMPTY_SEGMENT,
     HALF_MILLISECOND,
     MAX_FILE_BYTES,
     MAX_PIXELS,
     UPRIGHT,
-    EmptySegmentError,
     FrameReader,
     Segment,
     SegmentReader,
     VideoError,
-    WrongContentError,
     check_size,
     measure_times,
     plain_path,
@@ -88,7 +86,7 @@ class ExactVideo(FrameReader):
     """Frames of a video file by PyAV, or of a segment by their time stamps.
 
     `portable` as in `FrameConverter`. Of a segment, raises NoTimeStampsError if the file has to be
-    decoded in order, and EmptySegmentError if no frame lies in it.
+    decoded in order, and VideoError if no frame lies in it.
     """
 
     def __init__(
@@ -108,7 +106,7 @@ class ExactVideo(FrameReader):
                 self.fps = float(self._stream.average_rate or 0)
                 self._length = self._read_segment(segment) if segment else self._read_index()
             except av.error.FFmpegError:
-                raise self._error("it does not open: cut short, or not a video") from None
+                raise self._error("it does not open: cut short, or not one video") from None
         self._next = self._length  # reading in order opens the file again
 
     def _open(self) -> None:
@@ -171,7 +169,7 @@ class ExactVideo(FrameReader):
         second = 1 / float(stream.time_base)
         start, end = (origin + math.ceil((t - HALF_MILLISECOND) * second) for t in segment)
         self._table = PacketTable(self._handle, stream)
-        packets, is_last = self._read_part(max(start, origin), end)
+        packets = self._read_part(max(start, origin), end)
         for packet in packets:
             self._table.add(packet)
         if not self._table.is_index:
@@ -179,18 +177,14 @@ class ExactVideo(FrameReader):
         stamps = self._keep_packets(packets)
         first, last = np.searchsorted(stamps, (max(start, origin), end))
         self._packet_of_frame = self._packet_of_frame[first:last]
-        tolerance = 2 / self.fps if self.fps else 0.0  # two frames, in seconds
-        end_time = float((stamps[-1] - origin) / second)
-        self.shortened = is_last and segment.end > end_time + tolerance
         if first == last:
-            reason = f"no frame from {segment.start:.9g} to {segment.end:.9g} seconds"
-            raise EmptySegmentError(self.path, self.reader, reason)
+            raise self._error(EMPTY_SEGMENT.format(*segment))
         following = stamps[last] - stamps[last - 1] if last < len(stamps) else 0
         self._measure_times(stamps[first:last], int(following))
         return len(self._packet_of_frame)
 
-    def _read_part(self, start: int, end: int) -> tuple[list, bool]:
-        """The packets for the frames between time stamps, and whether the video ends with them."""
+    def _read_part(self, start: int, end: int) -> list:
+        """The packets for the frames between time stamps."""
         stream = self._stream
         second = 1 / float(stream.time_base)
         # A key frame up to a millisecond later is the first frame of the segment.
@@ -203,7 +197,7 @@ class ExactVideo(FrameReader):
             size = 0
             for packet in self._handle.demux(stream):
                 if packet.dts is not None and packet.dts >= end:
-                    return packets, False
+                    return packets
                 is_before = packet.pts is not None and packet.pts <= latest
                 if not packets and not (is_before and self._table.inspect(packet)[1]):
                     break  # from this packet on, not all frames of the segment can be decoded
@@ -212,7 +206,7 @@ class ExactVideo(FrameReader):
                 if size > MAX_FILE_BYTES or len(packets) == MAX_KEPT_PACKETS:
                     raise NoTimeStampsError(self.path, self.reader, UNRELIABLE)
             if packets:
-                return packets, True
+                return packets
             if stamp == stream.start_time:
                 raise NoTimeStampsError(self.path, self.reader, UNRELIABLE)
             back = 2 * back or math.ceil(second)
@@ -282,8 +276,6 @@ class ExactVideo(FrameReader):
                     self.damaged = part.damaged
                     yield pixels
             return
-        if self._handle is None:
-            raise ValueError(f"{self.path} was closed")
         with reading(self.path, self.reader):
             if indices[0] < self._next:
                 self._open()
@@ -314,8 +306,8 @@ class ExactVideo(FrameReader):
         for packet in sorted(int(self._packet_of_frame[k]) for k in indices):
             # A picture presented before the key frame it follows may refer to earlier ones.
             stamp = packets[packet].pts
-            before = (i for i in reversed(self._table.starts) if i <= packet)
-            start = next(i for i in before if packets[i].pts <= stamp)
+            starts = reversed(self._table.starts)
+            start = next(i for i in starts if i <= packet and packets[i].pts <= stamp)
             parts.setdefault(start, []).append(packet)
         numbers = {packets[self._packet_of_frame[k]].pts: k for k in indices}
         missing = iter(indices)
@@ -387,19 +379,11 @@ def keeps_parameters(path: Path, max_pixels: int, *_: int) -> bool:
 
 
 def open_container(path: Path, max_pixels: int = MAX_PIXELS) -> InputContainer:
-    """Opens a video file with FFmpeg.
-
-    Raises WrongContentError if the file is a playlist or not a video, else FFmpeg's errors.
-    """
+    """Opens a video file with FFmpeg; raises FFmpeg's errors."""
     options = {"format_whitelist": FORMATS, "protocol_whitelist": "file"}
     streams = {"max_pixels": str(max_pixels)}  # FFmpeg may decode to find the size
-    try:
-        with plain_path(path) as plain:
-            return av.open(plain, options=streams, container_options=options, **METADATA)
-    except av.error.FFmpegError as error:
-        if error.errno != errno.EINVAL:  # FFmpeg's error for a format that is not allowed
-            raise
-        raise WrongContentError(path, "pyav", "its content is not one video in one file") from None
+    with plain_path(path) as plain:
+        return av.open(plain, options=streams, container_options=options, **METADATA)
 
 
 def open_stream(container: InputContainer, max_pixels: int) -> Any:

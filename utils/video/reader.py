@@ -8,7 +8,6 @@ import functools
 import importlib
 import itertools
 import math
-import operator
 import os
 import stat
 import struct
@@ -26,6 +25,7 @@ PART_BYTES = 2**26  # of frames that are in memory at full size
 SHORT_SIDE = 256  # pixels
 DEFAULT_FPS = 30.0  # of a video without a frame rate
 HALF_MILLISECOND = 0.0005  # Matroska rounds time stamps to milliseconds
+EMPTY_SEGMENT = "no frame from {:.9g} to {:.9g} seconds"
 
 
 class VideoError(ValueError):
@@ -40,14 +40,6 @@ class VideoError(ValueError):
         return escape_control(f"cannot read {path} with {reader}: {reason}")
 
 
-class WrongContentError(VideoError):
-    """An image, a text file, or a playlist of other files."""
-
-
-class EmptySegmentError(VideoError):
-    """A segment of a video in which no frame lies."""
-
-
 @contextlib.contextmanager
 def reading(path: object, reader: str) -> Iterator[None]:
     """Turns every exception that a library raises for a damaged file into a VideoError.
@@ -58,8 +50,6 @@ def reading(path: object, reader: str) -> Iterator[None]:
         yield
     except VideoError:
         raise
-    except OSError as error:
-        raise VideoError(path, reader, error.strerror or error) from None
     except Exception as error:
         name = "" if type(error) is ValueError else f"{type(error).__name__}: "
         (reason, *_) = str(error).splitlines() or [""]  # decord adds its stack
@@ -91,11 +81,8 @@ def check_size(width: int, height: int, max_pixels: int) -> None:
     short = min(width, height)
     factor = max(SHORT_SIDE / short, 1) if short > 0 else 1
     if width * height * factor**2 > max_pixels:
-        enlarged = f", with its short side enlarged to {SHORT_SIDE}," if factor > 1 else ""
-        raise ValueError(
-            f"a frame of {width}x{height}{enlarged} has more than {max_pixels} pixels, the limit"
-            " data.max_pixels"
-        )
+        size = f"{width}x{height} (its short side counts as at least {SHORT_SIDE})"
+        raise ValueError(f"a frame of {size} has more than data.max_pixels={max_pixels} pixels")
 
 
 def read_bytes(path: Union[str, Path]) -> bytes:
@@ -183,7 +170,6 @@ class FrameReader(contextlib.AbstractContextManager["FrameReader"]):
         self.times: Optional[np.ndarray] = None  # as in `Timeline`
         self.stamps: Optional[np.ndarray] = None  # as `times`, also of a constant rate, if known
         self.damaged = 0  # frames read so far that the decoder marks as damaged; PyAV only
-        self.shortened = False  # whether it is a segment that ends after its video
         self.requested = np.empty(0, np.int64)  # the frames that `read` or a `Clip` took last
 
     @abc.abstractmethod
@@ -257,9 +243,7 @@ class Clip:
     """
 
     def __init__(self, video: FrameReader, numbers: Any):
-        if not (isinstance(numbers, np.ndarray) and numbers.dtype.kind in "iu"):
-            numbers = [operator.index(number) for number in numbers]
-        video.requested = np.array(numbers, np.int64)
+        video.requested = np.array([*numbers], np.int64)
         unique, index = np.unique(video.requested, return_inverse=True)
         self.index = index.reshape(video.requested.shape)  # of a frame among the unique ones
         self._parts = video.parts(unique)
@@ -305,17 +289,11 @@ class SegmentReader(FrameReader):
         if video.stamps is None:
             frames = segment.find_frames(self.fps)
             self._numbers = frames[: max(len(video) - frames.start, 0)]
-            self.shortened = len(self._numbers) + 1 < len(frames)  # times in lists are rounded
         else:
             self._numbers = find_frames(video.stamps, *segment)
-            self.shortened = segment.end > video.stamps[-1] + 1 / self.fps
         self._length = len(self._numbers)
         if not self._numbers:
-            raise EmptySegmentError(
-                self.path,
-                self.reader,
-                f"no frame from {segment.start:.9g} to {segment.end:.9g} seconds",
-            )
+            raise self._error(EMPTY_SEGMENT.format(*segment))
         if video.stamps is not None:
             part = video.stamps[self._numbers.start : self._numbers.stop + 1]
             last = float(part[-1] - part[-2])
@@ -327,9 +305,7 @@ class SegmentReader(FrameReader):
             yield pixels
 
     def close(self) -> None:
-        if self._handle is not None:
-            self._handle.close()
-        super().close()
+        self._handle.close()
 
 
 MODULES = {"pyav": "av", "decord": "decord", "opencv": "cv2"}
@@ -344,7 +320,6 @@ def load_library(reader: str) -> Any:
     elif reader == "decord":
         library.logging.set_level(library.logging.QUIET)
     else:
-        os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")  # it is read at the first opening
         # OpenCV 4.11 and 4.14 have it at different places.
         logging = library if "setLogLevel" in vars(library) else library.utils.logging
         logging.setLogLevel(0)
@@ -365,34 +340,23 @@ class Orientation(NamedTuple):
 
 
 UPRIGHT = Orientation()
-# By the value of EXIF's tag 0x0112; any other value is upright.
+# By the value of EXIF's tag 0x0112, from 1 on; any other value is upright.
 EXIF_ORIENTATIONS = {
-    2: Orientation(True, 0),
-    3: Orientation(False, 2),
-    4: Orientation(True, 2),
-    5: Orientation(True, 3),
-    6: Orientation(False, 1),
-    7: Orientation(True, 1),
-    8: Orientation(False, 3),
+    value: Orientation(value in (2, 4, 5, 7), turns)
+    for value, turns in enumerate((0, 0, 2, 2, 3, 1, 1, 3), start=1)
 }
 
 
-@functools.lru_cache(64)
 def read_display_matrix(data: bytes) -> Orientation:
     """The orientation nearest to a display matrix, FFmpeg's nine 32-bit numbers.
 
     The matrix (a, b; c, d) takes x to (a, b) and y to (c, d), with y downwards. A turn is rounded
     to a quarter; a matrix that makes a line or a point of the picture is ignored.
     """
-    if len(data) < 36:
-        return UPRIGHT
-    a, b, _, c, d, *_ = struct.unpack("=9i", data[:36])
+    a, b, _, c, d, *_ = struct.unpack("=9i", data)
     determinant = a * d - b * c
     if not determinant:
         return UPRIGHT
-    mirrored = determinant < 0
-    if mirrored:
-        a = -a
-        b = -b
-    angle = math.atan2(b - c, a + d)
-    return Orientation(mirrored, round(angle / (math.pi / 2)) % 4)
+    sign = math.copysign(1, determinant)
+    angle = math.atan2(sign * b - c, sign * a + d)
+    return Orientation(sign < 0, round(angle / (math.pi / 2)) % 4)

@@ -5,7 +5,7 @@ import functools
 import threading
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 import cv2
 import matplotlib
@@ -34,12 +34,9 @@ class CaptionedVideo:
             raise ValueError(f"{path} must end in .mp4")
         self.path = path
         self.draft = contextlib.ExitStack()
-        self.temporary = path
         self.rate = Fraction(fps).limit_denominator(1001)
         self.lock = threading.Lock()
         self.container: Any = None
-        self.stream: Any = None
-        self.first_position: Optional[float] = None
         self.last_stamp = -1
         self.is_closed = False
 
@@ -54,7 +51,7 @@ class CaptionedVideo:
                 return
             if pixels.shape[2] != 3:
                 raise ValueError(f"{self.path}: optical flow cannot be saved, only RGB frames")
-            if self.first_position is None:
+            if self.container is None:
                 self.first_position = position
                 self.temporary = self.draft.enter_context(write_beside(self.path))
                 self.container = self.av.open(str(self.temporary), "w", format="mp4")

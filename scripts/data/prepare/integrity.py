@@ -22,11 +22,9 @@ from utils.video.packets import choose_stream, measure_missing
 from utils.video.pyav_reader import open_container, open_stream
 from utils.video.reader import (
     MAX_PIXELS,
-    EmptySegmentError,
     FrameReader,
     Segment,
     VideoError,
-    WrongContentError,
 )
 
 GOOD = "good"
@@ -34,9 +32,9 @@ DAMAGED = "damaged"
 KINDS = (
     "missing",  # no such file or folder
     "empty",  # a file of no bytes
-    "wrong extension",  # an image, text, ...; or an extension that is not of a video
+    "wrong extension",  # not that of a video
     "audio only",
-    "no frames",  # a video format without any frame, or a segment after the end
+    "no frames",  # a video format without any frame
     "truncated",  # ends before the end that its header declares
     "broken",  # cannot be decoded, or is larger than data.max_pixels
     DAMAGED,  # can be decoded, and FFmpeg marks some of the frames as damaged
@@ -160,10 +158,8 @@ def check_file(job: VideoJob) -> int:
         reason = error.args[-1] if isinstance(error, VideoError) else error
         if truncation := find_truncation(path):
             raise BadVideoError("truncated", truncation) from None
-        if isinstance(error, EmptySegmentError):
-            raise BadVideoError("no frames", reason) from None
-        is_other = isinstance(error, WrongContentError) or suffix not in VIDEO_SUFFIXES
-        raise BadVideoError("wrong extension" if is_other else "broken", reason) from None
+        kind = "broken" if suffix in VIDEO_SUFFIXES else "wrong extension"
+        raise BadVideoError(kind, reason) from None
 
 
 def check_length(path: Path, container: InputContainer, stream: Any) -> None:
@@ -251,8 +247,6 @@ def check_folder(job: VideoJob) -> int:
         raise BadVideoError("no frames", "an empty folder")
     try:
         return read_frames(job.open(), job.depth)
-    except EmptySegmentError as error:
-        raise BadVideoError("no frames", error.args[-1]) from None
     except VideoError as error:
         path, _, reason = error.args
         kind = "broken" if Path(path).exists() else "truncated"

@@ -129,7 +129,7 @@ def test_a_camera_above_its_stated_rate_is_thinned():
 def test_an_address_is_recognised_or_refused_without_its_password():
     assert all(map(live.is_address, ("rtsp://a/b", "HTTP://a")))
     assert not any(map(live.is_address, ("a.mp4", "0", "C:/a")))
-    with pytest.raises(ValueError, match="http://") as error:
+    with pytest.raises(ValueError, match="http, https") as error:
         live.is_address("ftp://me:secret@host/a.mp4")
     assert "secret" not in str(error.value)
     assert live.name_address("rtsp://me:secret@cam.local:554/live/1?x=2") == "cam_local_554_live_1"

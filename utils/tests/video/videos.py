@@ -72,7 +72,6 @@ def encode(
     options=None,
     pix_fmt="yuv420p",
     muxer=None,
-    title="",
     rate=25,
     **context,
 ):
@@ -85,8 +84,6 @@ def encode(
         for frame in frames
     ]
     with av.open(str(path), "w", options=muxer) as container:
-        if title:
-            container.metadata["title"] = title
         stream = container.add_stream(codec, rate=rate, options=options)
         stream.width = frames[0].width
         stream.height = frames[0].height
@@ -150,23 +147,17 @@ def append_packets(target, *sources):
     return target
 
 
-def delay_packets(seconds):
-    """A change of `copy_packets` that moves all packets."""
+def cut(path, start, seconds=0.0, suffix=""):
+    """A copy from the packet `start` on, moved by `seconds`."""
 
-    def change(_, packet):
+    def change(number, packet):
         shift = round(seconds / float(packet.time_base))
         packet.pts += shift
         packet.dts += shift
-        return True
+        return number >= start
 
-    return change
-
-
-def cut(path, start, seconds=0.0, suffix=""):
-    """A copy from the packet `start` on, moved by `seconds`."""
-    delay = delay_packets(seconds)
     target = path.with_name(f"cut_{start}_{seconds}_{path.stem}{suffix or path.suffix}")
-    return copy_packets(path, target, lambda k, packet: delay(k, packet) and k >= start)
+    return copy_packets(path, target, change)
 
 
 def write_variable_rate(folder):
@@ -175,13 +166,8 @@ def write_variable_rate(folder):
     return write(folder / "variable.mp4", pictures(), stamps=np.cumsum(gaps))
 
 
-def decode_most(path, index=0):
-    """All frames that FFmpeg gives of a video stream, past errors."""
-    return decode_with_stamps(path, index)[0]
-
-
-def decode_with_stamps(path, index=0):
-    """`decode_most`, and the time stamp of each frame in seconds, or None.
+def decode_with_stamps(path):
+    """All frames that FFmpeg gives, past errors, and the time stamp of each in seconds, or None.
 
     Frames of another size than the first one are scaled by FFmpeg's default, SWS_BICUBIC.
     """
@@ -190,7 +176,7 @@ def decode_with_stamps(path, index=0):
     stamps = []
     size = None
     with av.open(str(path)) as container:
-        for packet in container.demux(video=index):
+        for packet in container.demux(video=0):
             # The decoder refuses an empty packet; the program `ffmpeg` leaves it out.
             with contextlib.suppress(av.error.InvalidDataError, av.error.ArgumentError):
                 for frame in packet.decode():
