@@ -105,10 +105,10 @@ def main(
     counter = "num_batches_tracked"
     names = [*loaded.dropped, *converted.dropped]
     dropped = Counter(counter if n.endswith(counter) else n.partition(".")[0] for n in names)
-    report = {"matched": len(converted.arrays), "dropped": dropped}
-    report["changed_eps"] = loaded.changed_eps
-    report |= {"initial": len(converted.initial), "missing": converted.missing}
-    print(json.dumps({**report, "target": str(target)}))
+    counts = {"matched": len(converted.arrays), "dropped": dropped}
+    counts |= {"changed_eps": loaded.changed_eps, "initial": len(converted.initial)}
+    counts["missing"] = converted.missing
+    print(json.dumps({**counts, "target": str(target)}))
 
 
 def write_for_pytorch(

@@ -92,8 +92,6 @@ def main(
     labels = folder / "lists" / "labels.txt"
     if not videos.is_dir():
         raise ValueError(f"VIDEOS: {videos} is not a folder")
-    if folder == videos:
-        raise ValueError("--out: it is the folder of the videos; choose another one")
     if not labels.exists():
         check_videos(videos, IMAGE_SUFFIXES if names == "images" else VIDEO_SUFFIXES, group)
     is_new = not config.exists()

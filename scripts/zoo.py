@@ -45,9 +45,7 @@ def main() -> None:
     if name in NETWORK_SCRIPTS:
         choices = f"NETWORK is one of {', '.join(networks)}"
         if words[:1] in (["-h"], ["--help"]):
-            with exit_on_broken_pipe():
-                print(f"usage: zoo {name} NETWORK [arguments]\n\n{choices}.")
-            sys.exit(0)
+            show_usage(f"usage: zoo {name} NETWORK [arguments]\n\n{choices}.")
         if not words or words[0] not in networks:
             stop(f"zoo {name}: {choices}{f', not {words[0]}' if words else ''}")
         script = ROOT / words.pop(0) / f"{name}.py"

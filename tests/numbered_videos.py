@@ -14,16 +14,16 @@ DIGITS = 10
 
 
 def write_numbered_video(
-    path: Union[str, Path], frames: int, width: int, height: int, rate: float, **encoding
+    path: Union[str, Path], frames: int, width: int, height: int, rate: float, **options: str
 ) -> None:
     """Writes a video whose every frame shows its number, from 0, for read_number.
 
-    `encoding` holds codec, gop and options of write_video.
+    `options` are those of write_video.
     """
     if frames > 1 << DIGITS:
         raise ValueError(f"{path}: {frames} frames, but numbers end at {(1 << DIGITS) - 1}")
     pictures = (_draw_number(number, width, height) for number in range(frames))
-    write_video(path, pictures, rate, **encoding)
+    write_video(path, pictures, rate, **options)
 
 
 def _draw_number(number: int, width: int, height: int) -> np.ndarray:

@@ -159,7 +159,7 @@ def test_a_moving_square_has_its_flow_and_tsm_trains_on_it(run_here, tmp_path):
     root = tmp_path / "videos"
     root.mkdir()
     for k, (dx, dy) in enumerate(motions):
-        write_video(root / f"{k}.mp4", draw_square(dx, dy), RATE, options={"crf": "4"})
+        write_video(root / f"{k}.mp4", draw_square(dx, dy), RATE, crf="4")
     write_video(root / "one.mp4", draw_square(0, 0, frames=1), RATE)
     for name in LISTS["tsm"]:
         (root / name).write_text("0.mp4 0\n1.mp4 1\none.mp4 1\n")

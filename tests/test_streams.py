@@ -43,7 +43,7 @@ RATE = 20.0
 @pytest.fixture(scope="module")
 def video(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("streams") / "numbers.mp4"
-    write_numbered_video(path, COUNT, 64, 48, RATE, gop=5, options={"bf": "0"})
+    write_numbered_video(path, COUNT, 64, 48, RATE, g="5", bf="0")
     return path
 
 

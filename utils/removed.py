@@ -32,6 +32,7 @@ OPTIONS: dict[str, str] = {
     "videos": "of reencode_videos.py: --config_path with lists, as make_lists.py --test 1 makes",
     "tier": "lines `path start end label`, docs/segments.md",
     "cam_class": "nothing; --cam explains the most probable class",
+    "layers": "nothing; utils/complexity.py counts every layer",
     "keep": "of dry_run.py: nothing; its last line has the numbers of the step",
     "topology": "--cluster='{devices_per_node: N}'",
 }

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """Multiply-adds, activations and parameters of a network for one clip.
 
-    python scripts/analysis/complexity.py --config_path Y [--layers] [--section.key=value ...]
+    python scripts/analysis/complexity.py --config_path Y [--section.key=value ...]
         [--network x3d]
 
-Prints a row for the network of a recipe, then one for every kind of operator, and with --layers one
-for every layer, in the order of the forward pass. The counts are of one run in evaluation, on the
-CPU, of a clip as in training. Bytes: of the input as uint8; of activations, the outputs of all
-layers, and of gradients, all trainable parameters, as float32. The columns `per ...` are
-multiply-adds for each of these bytes. The last line of stdout is one JSON object with all numbers.
+Prints a row for the network of a recipe, then one for every kind of operator. The counts are of one
+run in evaluation, on the CPU, of a clip as in training. Bytes: of the input as uint8; of
+activations, the outputs of all layers, and of gradients, all trainable parameters, as float32. The
+columns `per ...` are multiply-adds for each of these bytes. The last line of stdout is one JSON
+object with all numbers.
 """
 
 import sys
@@ -22,7 +22,7 @@ prepare_process(__name__)
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -39,7 +39,7 @@ COLUMNS += (*(f"{name} MB" for name in SIZES), *(f"per {name} B" for name in SIZ
 SUMS = ("macs", "parameters", "inputs", "outputs")  # of a layer, and over the layers of a kind
 
 
-def main(network: Network, cfg: NetworkConfig, *, layers: bool = False) -> None:
+def main(network: Network, cfg: NetworkConfig) -> None:
     runtime.start(Run(device="CPU"))
     clip = network.get_input_shape(cfg)
     # A CPU has an implementation of every operator. Counts are equal.
@@ -47,18 +47,13 @@ def main(network: Network, cfg: NetworkConfig, *, layers: bool = False) -> None:
     costs = count_layers(network.build_model(**cfg.model_arguments()), clip)
     name = cfg.run.out.name
     row = summarize(clip, costs)
-    result = {"network": name, **row}
     numbers = [row["parameters"], row["multiply_adds"] / 1e9]
     numbers += [row[f"{size}_bytes"] / 1e6 for size in SIZES]
     numbers += [row[f"per_{size}_byte"] for size in SIZES]
     print_table(COLUMNS, [[name, "x".join(map(str, clip)), *numbers]])
     kinds = [[kind, *sums.values()] for kind, sums in row["kinds"].items()]
     print_table(("kind", "layers", *SUMS), kinds)
-    if layers:
-        lines = [[e.name, e.kind, *(getattr(e, key) for key in SUMS)] for e in costs]
-        print_table(("layer", "kind", *SUMS), lines)
-        result["layers"] = [asdict(layer) for layer in costs]
-    print(json.dumps(result))
+    print(json.dumps({"network": name, **row}))
 
 
 def summarize(clip: tuple[int, ...], layers: Sequence[LayerCost]) -> dict:

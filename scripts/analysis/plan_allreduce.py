@@ -25,7 +25,6 @@ from utils.entry import prepare_process
 
 prepare_process(__name__)
 
-import argparse
 import csv
 import json
 import math
@@ -224,9 +223,8 @@ def plan(
     k = 1 + int((exposed <= exposed.min() * (1 + 1e-9)).argmax())
     ends = []
     i = 0
-    while k:
-        i = cut[k, i]
-        k = k - 1
+    for left in range(k, 0, -1):
+        i = cut[left, i]
         ends.append(layers[i - 1])
     return predict(backward, cluster=cluster, devices=devices, ends=ends)
 
@@ -243,10 +241,7 @@ def layer_ends(names: Sequence[str]) -> list[int]:
 
 
 def read_counts(text: str) -> list[int]:
-    words = text.split(",")
-    if not all(word.isdecimal() and int(word) > 0 for word in words):
-        raise argparse.ArgumentTypeError(f"must be numbers above 0, as in 8,64,512, not {text}")
-    return sorted({int(word) for word in words})
+    return sorted({*map(cli.number_between(1), text.split(","))})
 
 
 def main(
@@ -323,19 +318,9 @@ def time_gradients(
     that is not an Ascend, for a step that does not compile, and if this machine cannot dry-run.
     """
     cfg = replace(cfg, run=replace(cfg.run, all_reduce="none"))
-    positions: dict[str, float] = {}
-    if chip:
-        if CHIPS[chip] != "Ascend":
-            raise ValueError(f"--chip {chip}: only a dry run for Ascend has an order of gradients")
-        machine = Machine(chip, RANKS)
-        result = dry_run(network.name, cfg=cfg, machine=machine, separate_gradients=True)
-        if not result.finished:
-            raise ValueError(f"--chip {chip}: the train step does not compile: {result.reason}")
-        names = result.details["gradients"]
-        positions = {names[k - 1]: place for k, place in result.gradient_positions.items()}
     float32 = {"amp": "O0", "cpu_amp": "O0", "amp_dtype": "float16"}
-    cfg = drop_pretrained(replace(cfg, run=replace(cfg.run, device="CPU", **float32)))
-    step = build_train_step(network.name, cfg, runtime.start(cfg.run))
+    own = drop_pretrained(replace(cfg, run=replace(cfg.run, device="CPU", **float32)))
+    step = build_train_step(network.name, own, runtime.start(own.run))
     counted = count_backward(
         [p.name for p in step.optimizer.parameters],
         sizes=[p.size * p.itemsize for p in step.optimizer.parameters],
@@ -345,6 +330,11 @@ def time_gradients(
     )
     if not chip:
         return counted
+    result = dry_run(network.name, cfg, Machine(chip, RANKS), separate_gradients=True)
+    if not result.finished:
+        raise ValueError(f"--chip {chip}: the train step does not compile: {result.reason}")
+    names = result.details["gradients"]
+    positions = {names[k - 1]: place for k, place in result.gradient_positions.items()}
     # Every backward kernel takes the same time, because only the order is known.
     forward = counted.step / 3
     fractions = np.array([positions[name] for name in counted.names])

@@ -95,8 +95,7 @@ def draw_runs(runs: dict[str, list[dict]]) -> Figure:
         axes.set_title(text, fontsize=10, loc="left")
         axes.grid(alpha=0.3)
         if name in FROM_ZERO:
-            highest = axes.get_ylim()[1]
-            axes.set_ylim(-0.05 * highest, 1.05 * highest)  # shows whole markers at 0
+            axes.set_ylim(bottom=0)
     panels[-1].set_xlabel("epoch")
     handles = dict(zip(*reversed(panels[1].get_legend_handles_labels())))
     figure.legend(handles.values(), handles, loc="outside lower center", ncols=2)

@@ -10,7 +10,6 @@ MindSpore writes each selected kernel and the peak of the planned memory into it
 the kernels into `execute_order.csv`, and the graphs as they are built into `graph_build_*.ir`.
 """
 
-import contextlib
 import csv
 import json
 import os
@@ -27,7 +26,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
 from scripts.dry_run.stub_libraries import SOURCES, build_stubs
-from utils.files import get_cache_folder
+from utils.files import get_cache_folder, parse_line
 from utils.load_config import to_yaml
 from utils.processes import describe_exit, die_with_parent
 from utils.settings import Device, NetworkConfig
@@ -261,10 +260,7 @@ def read_run(folder: Path, status: int, seconds: float) -> DryRun:
     and those of MindSpore.
     """
     log = (folder / "log.txt").read_text(errors="replace")
-    details: dict[str, Any] = {}
-    with contextlib.suppress(IndexError, json.JSONDecodeError):
-        last = json.loads((folder / "stdout.txt").read_text().strip().splitlines()[-1])
-        details = last if isinstance(last, dict) else {}
+    details = parse_line((folder / "stdout.txt").read_text().strip().rpartition("\n")[2])
     reason = details.get("reason", "")
     if not details:
         lines = [line for line in log.splitlines() if VERSION_CHECK not in line]

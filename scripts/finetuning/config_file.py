@@ -21,7 +21,6 @@ from utils.files import report_write_errors, write_text
 from utils.load_config import (
     apply_override,
     build_config,
-    load_config,
     read_yaml,
     resolve_yaml,
     to_dict,
@@ -41,11 +40,9 @@ FREE_MEMORY = 0.8  # the fraction of it that a batch may take on a CPU
 COPY_EPOCHS = 10
 COPY_BYTES = 200_000
 COPIES = "copies"  # their folder
-SCRATCH = (
-    "no --checkpoint: the training starts from random weights, which learn little about scenes; "
-    "docs/weights.md names published weights"
-)
 WITHOUT_WEIGHTS = "tsm_r18_diff_8f"  # the recipe
+SCRATCH = "no --checkpoint: the training starts from random weights, which learn little about "
+SCRATCH += f"scenes; docs/weights.md names others; without them take --recipe {WITHOUT_WEIGHTS}"
 # Of a training step on a CPU
 FIXED_BYTES = 0.5e9  # of weights, gradients, buffers
 COMPILER_BYTES = 3e6  # for a layer
@@ -198,17 +195,11 @@ def write_config_file(
     text = yaml.safe_dump(values, sort_keys=False, default_flow_style=None, width=100)
     head = f"# {start.name} for the videos of {videos.name!a}.\n"
     head += "# Made by scripts/finetune.py, which does not write it again: it is yours to change.\n"
+    written = build_config(start.network.config, values, path.stem, [], owner=str(path))
     with report_write_errors(path, "--out"):
         write_text(path, head + text)
-    try:
-        written = load_config(start.network.config, path)
-    except ValueError:
-        path.unlink()
-        raise
     if not start.checkpoint:
-        is_other = start.name != WITHOUT_WEIGHTS
-        advice = f"; without them take --recipe {WITHOUT_WEIGHTS}" if is_other else ""
-        print_line(SCRATCH + advice)
+        print_line(SCRATCH)
     print_line(
         f"wrote {path}, which is yours to change: {cfg.run.device}, {len(names)} classes, "
         f"{counts.train} training videos, data.batch {batch}, "

@@ -64,8 +64,7 @@ def read_job(arguments: Sequence[str], environ: Mapping[str, str]) -> Job:
             restarts = words.pop(0) if words else ""
     if len(words) < 2:
         raise ValueError("expected [--restarts=N] DEVICES SCRIPT [arguments]")
-    most = MAX_WORKERS_PER_CORE * (os.cpu_count() or 1)
-    devices = parse_number("DEVICES", words.pop(0), 1, most)
+    devices = parse_number("DEVICES", words.pop(0), 1, MAX_WORKERS_PER_CORE * os.cpu_count())
     script = find_script(words.pop(0))
     environ = {name: value for name, value in environ.items() if value}
     table = None

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
-from typing import Optional, Union
+from typing import Union
 
 import av
 import cv2
@@ -118,28 +118,22 @@ def _coverage(outline: np.ndarray, location: np.ndarray, width: int, height: int
 
 
 def write_video(
-    path: Union[str, Path],
-    frames: Iterable[np.ndarray],
-    rate: float,
-    codec: str = "libx264",
-    gop: int = 30,
-    options: Optional[dict[str, str]] = None,
+    path: Union[str, Path], frames: Iterable[np.ndarray], rate: float, **options: str
 ) -> None:
-    """Encodes uint8 RGB frames (height, width, 3) into an mp4 file.
+    """Encodes uint8 RGB frames (height, width, 3), of even sides, into an H.264 file.
 
-    `rate` is in frames per second, `gop` the largest distance of key frames. `options` of the
-    encoder come besides two B-frames, crf 16, preset veryfast, one thread. Sides are even.
+    `rate` is in frames per second. `options` of the encoder come besides two B-frames, crf 16,
+    preset veryfast, one thread, a key frame every 30 frames.
     """
     frames = iter(frames)
     first_frame = next(frames)
     with av.open(str(path), "w", format="mp4") as container:
-        stream = container.add_stream(codec, Fraction(rate).limit_denominator(1001))
+        stream = container.add_stream("libx264", Fraction(rate).limit_denominator(1001))
         stream.height, stream.width = first_frame.shape[:2]
         stream.pix_fmt = "yuv420p"
-        defaults = {"preset": "veryfast", "crf": "16", "bf": "2", "threads": "1", "g": str(gop)}
-        if codec == "libx264":  # its look-ahead differs from run to run
-            defaults["x264-params"] = DETERMINISTIC
-        stream.codec_context.options = {**defaults, **(options or {})}
+        defaults = {"preset": "veryfast", "crf": "16", "bf": "2", "threads": "1", "g": "30"}
+        defaults["x264-params"] = DETERMINISTIC
+        stream.codec_context.options = {**defaults, **options}
         for frame in itertools.chain((first_frame,), frames):
             container.mux(stream.encode(to_yuv420p(frame)))
         container.mux(stream.encode())

@@ -19,7 +19,7 @@ HTML = Answer(b"<html><body>Not here</body></html>" * 50, "text/html")
 @pytest.fixture(scope="module")
 def video(tmp_path_factory):
     path = tmp_path_factory.mktemp("live") / "numbers.mp4"
-    write_numbered_video(path, COUNT, 64, 48, RATE, gop=5, options={"bf": "0"})
+    write_numbered_video(path, COUNT, 64, 48, RATE, g="5", bf="0")
     return path
 
 
