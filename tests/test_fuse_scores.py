@@ -72,7 +72,6 @@ def test_the_probabilities_are_averaged(reports, run_here, tmp_path):
     ("arguments", "words"),
     [
         (["{1}", "--weights", "1", "1", "1"], "--weights"),
-        (["{1}", "--weights", "1", "-1"], "--weights"),
         (["nowhere"], "nowhere/scores.csv"),
         (["{2}"], "scores.csv"),
         (["{3}"], "nan has scores that are not finite"),

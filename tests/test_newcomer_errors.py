@@ -35,7 +35,6 @@ SHORT = {
     "EXTRACT": f"scripts/extract_features.py {TINY_TSM} {WEIGHTS} --out new synthetic/test.txt",
     "BENCHMARK": f"benchmarks/benchmark.py {TINY_TSM}",
     "LISTS": "scripts/data/make_lists.py --out new",
-    "SCAN": "scripts/data/check_videos.py",
     "COMPLEXITY": "scripts/analysis/complexity.py",
 }
 CONVERT = shlex.quote(f"{ROOT}/scripts/convert_checkpoint.py")
@@ -61,14 +60,12 @@ ERRORS = [
      "/resnet.pth --target ", "/resnet_pth.ckpt"),
     ("TRAIN --run.out=/proc/none", "run.out: cannot write /proc/none"),
     ("EXPORT --target net.onnx", "net.onnx", "--format"),
-    (f"STREAM {VIDEO} --fps=0", "--fps: must be a number above 0"),
     ("PREDICT rtsp://camera.local/stream", "scripts/stream.py"),
     (f"PREDICT {VIDEO} --save=out.avi", "--save: out.avi"),
     (f"PREDICT {VIDEO} --labels=synthetic/train.txt", "24 names, the network 8 classes"),
     (f"STREAM {VIDEO} --fps=5", "fps", "online=true"),
     (f"PREDICT {VIDEO} --out={VIDEO}", "--out: cannot write"),
     ("LISTS --videos synthetic/videos/train", "0 class folders"),
-    (f"SCAN {RESNET} --out new", "resnet50"),
     (f"scripts/data/extract_frames.py {RESNET} --out new", "resnet50 has no lists"),
     ("scripts/analysis/plot_training.py .", "log.jsonl"),
     ("BENCHMARK", "step|memory|data|eval"),

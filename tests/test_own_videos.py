@@ -46,15 +46,6 @@ def test_every_class_is_split_without_overlap(folder, make_lists, tmp_path):
     assert result["lists"] == [f"{out}/train.txt", f"{out}/test.txt"]
 
 
-def test_the_seed_determines_the_split(folder):
-    result = scan_class_folders(folder)
-    splits = [split_classes(result, {"test": 0.4}, seed) for seed in (0, 0, 1)]
-    assert splits[0] == splits[1] != splits[2]
-    for fraction in (0.01, 0.99):
-        train, test = split_classes(result, {"test": fraction}, 0).values()
-        assert {line[-1] for line in train} == {line[-1] for line in test} == {"0", "1"}
-
-
 def test_a_line_counts_what_is_no_video_of_a_class(folder, make_lists, tmp_path):
     """Files of macOS, Windows and Jupyter, equal files, folders without a video.
 

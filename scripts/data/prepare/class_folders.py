@@ -45,9 +45,9 @@ def scan_class_folders(folder: Path, suffixes: Sequence[str] = VIDEO_SUFFIXES) -
     paths = {str(folder / video): video for video in scan.files if "/" in video}
     twins = [[paths[path] for path in group] for group in find_equal_files(paths)]
     again = {video for group in twins for video in group[1:]}
-    classes: dict[str, list[str]] = {get_class(v): [] for v in scan.files if "/" in v}
-    for video in scan.files:
-        if "/" in video and video not in again:
+    classes: dict[str, list[str]] = {get_class(video): [] for video in paths.values()}
+    for video in paths.values():
+        if video not in again:
             classes[get_class(video)].append(video)
     if len(classes) < 2:
         count = f"{len(classes)} class folders with such files"
