@@ -7,12 +7,7 @@ from pathlib import Path
 import mindspore as ms
 import pytest
 
-from tests.helpers import (
-    find_smoke_yaml,
-    load_smoke_config,
-    read_result,
-    run_json,
-)
+from tests.helpers import find_smoke_yaml, load_smoke_config, read_result, run_json
 from tests.toy_recipes import draw_samples, list_toy_settings
 from utils.inference.engines import choose_engine
 from utils.networks import find_network

@@ -4,12 +4,7 @@ import json
 
 import pytest
 
-from tests.helpers import (
-    assert_one_line_error,
-    assert_same_weights,
-    pick_port,
-    start_script,
-)
+from tests.helpers import assert_one_line_error, assert_same_weights, pick_port, start_script
 from utils.files import ROOT
 
 TRAIN = ROOT / "tsm" / "train.py"

@@ -9,12 +9,7 @@ from mvit_multi.loss import MixClips
 from mvit_multi.model import MEAN, STD_OF_PIXELS, MViT
 from mvit_multi.network import NETWORK
 from mvit_multi.tests.golden_case import MViTCase
-from tests.golden_cases import (
-    generate_state_dict,
-    get_shapes,
-    load_case,
-    read_expected_scores,
-)
+from tests.golden_cases import generate_state_dict, get_shapes, load_case, read_expected_scores
 from utils.data.mixing import Mix, make_cutmix
 from utils.files import ROOT
 from utils.nn.dropout import Dropout

@@ -11,12 +11,7 @@ from mindspore.mindrecord import FileWriter
 from PIL import Image
 
 from resnet50.config import Config
-from resnet50.dataset import (
-    EvalImages,
-    TrainImages,
-    build_train_sampler,
-    create_dataset,
-)
+from resnet50.dataset import EvalImages, TrainImages, build_train_sampler, create_dataset
 from resnet50.network import NETWORK
 from resnet50.readers import ImageRecord, MindRecord, read_records
 from resnet50.transforms import compute_center_crop, draw_crop_box, make_test_view, make_train_view

@@ -11,7 +11,7 @@ MindSpore compiles the graph for the chip, selects kernels and plans memory, on 
 gcc builds in a minute, or on an installed CANN (--cann); nothing is computed. docs/accelerators.md
 explains what a dry run proves.
 
-Prints the kernels of a step by library and by name, kernels of the AI CPU, peak memory and the
+Prints the kernels of a step by library, kernels of the AI CPU, peak memory and the
 position of each AllReduce in the backward pass. The last line of stdout is one JSON object. Exit
 status 0: the step ran; 1: the graph cannot be built or run, for the reason on stderr.
 """
@@ -33,8 +33,6 @@ from utils import cli
 from utils.networks import Network
 from utils.settings import NetworkConfig
 
-TABLE_NAMES = 16  # kernels by name in the table
-
 
 def main(
     network: Network,
@@ -55,12 +53,9 @@ def main(
     if result.finished:
         print(f"{name}: {mode} step for {chip}, rank 0 of {ranks}, {cores} cores\n")
         peak = f"{result.peak_bytes / 2**30:.2f} GB; run.device_memory is {memory} GB"
-        most_frequent = result.names.most_common(TABLE_NAMES)
         rows = [
             ("kernels", f"{kernels}, of which {result.launches} are launched"),
             *((f"  {library}", count) for library, count in result.libraries.most_common()),
-            ("most frequent", ""),
-            *((f"  {operator}", count) for operator, count in most_frequent),
             ("kernel graphs", result.graphs),
             ("calls of Python", result.python),
             ("AI CPU kernels", ", ".join(result.ai_cpu) or "none"),

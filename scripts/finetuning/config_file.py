@@ -18,13 +18,7 @@ import yaml
 from utils import runtime
 from utils.cores import read_free_memory
 from utils.files import report_write_errors, write_text
-from utils.load_config import (
-    apply_override,
-    build_config,
-    read_yaml,
-    resolve_yaml,
-    to_dict,
-)
+from utils.load_config import apply_override, build_config, read_yaml, resolve_yaml, to_dict
 from utils.messages import print_line
 from utils.networks import Network, find_network_of_yaml, load_own_config
 from utils.settings import NetworkConfig, VideoData, VideoSet

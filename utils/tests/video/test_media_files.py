@@ -4,12 +4,7 @@ import os
 
 import pytest
 
-from utils.video.media_files import (
-    VIDEO_SUFFIXES,
-    compute_stamp,
-    describe_left_out,
-    find_files,
-)
+from utils.video.media_files import VIDEO_SUFFIXES, compute_stamp, describe_left_out, find_files
 
 SYSTEM = (
     "__MACOSX", "@eaDir", "$RECYCLE.BIN", "$Recycle.Bin", "System Volume Information",
