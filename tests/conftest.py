@@ -19,7 +19,7 @@ from PIL import Image
 from scripts.data.synthetic.motion_videos import draw_dataset
 from scripts.data.synthetic.pattern_images import PATTERNS, draw_image
 from scripts.dry_run import stub_libraries
-from tests.helpers import build_dump_env, find_smoke_yaml, read_result, run_json, run_script
+from tests.helpers import build_dump_env, find_smoke_yaml, read_result, run_script
 from utils import cli, log, signals
 from utils.files import ROOT
 
@@ -127,14 +127,32 @@ def tiny_args(data_root) -> list:
     return ["--config_path", str(find_smoke_yaml("tsm")), f"--data.root={data_root}", *TINY]
 
 
-@pytest.fixture(scope="session")
-def tiny_ckpt(tiny_args, tmp_path_factory) -> Path:
-    """The last checkpoint of an uninterrupted training of the tiny network."""
+def build_process(tmp_path_factory, name: str, run: Callable) -> tuple[CompletedProcess, Path]:
+    """What `run(folder)` returns in the first worker that needs it, and its folder."""
 
     def build(folder: Path) -> None:
-        run_json("tsm/train.py", *tiny_args, f"--run.out={folder / 'run'}")
+        (folder / "process.pickle").write_bytes(pickle.dumps(run(folder)))
 
-    return build_once(tmp_path_factory, "trained", build) / "run" / "epoch_002.ckpt"
+    folder = build_once(tmp_path_factory, name, build)
+    return pickle.loads((folder / "process.pickle").read_bytes()), folder
+
+
+@pytest.fixture(scope="session")
+def tiny_run(tiny_args, tmp_path_factory) -> tuple:
+    """An uninterrupted training of the tiny network, with MindSpore's warnings; its folder."""
+
+    def run(folder: Path) -> CompletedProcess:
+        out = f"--run.out={folder / 'run'}"
+        return run_script("tsm/train.py", *tiny_args, out, environment={"GLOG_v": "2"})
+
+    completed, folder = build_process(tmp_path_factory, "trained", run)
+    return completed, folder / "run"
+
+
+@pytest.fixture(scope="session")
+def tiny_ckpt(tiny_run) -> Path:
+    """The last checkpoint of that training."""
+    return tiny_run[1] / "epoch_002.ckpt"
 
 
 @pytest.fixture(scope="session")
@@ -151,12 +169,10 @@ def pair_run(pair_args, tmp_path_factory) -> tuple:
     MindSpore writes the compiled graphs to `graphs` beside the folder.
     """
 
-    def build(folder: Path) -> None:
+    def run(folder: Path) -> CompletedProcess:
         variables = build_dump_env(folder / "graphs")
         arguments = ["tsm", "2", *pair_args[1:], f"--run.out={folder / 'run'}"]
-        completed = run_script("scripts/run_distribute_train.sh", *arguments, environment=variables)
-        (folder / "process.pickle").write_bytes(pickle.dumps(completed))
+        return run_script("scripts/run_distribute_train.sh", *arguments, environment=variables)
 
-    folder = build_once(tmp_path_factory, "pair", build)
-    completed = pickle.loads((folder / "process.pickle").read_bytes())
+    completed, folder = build_process(tmp_path_factory, "pair", run)
     return completed, read_result(completed), folder / "run"

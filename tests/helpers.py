@@ -332,20 +332,13 @@ def assert_report(folder: Path, result: dict) -> list[dict]:
     return rows
 
 
-def assert_predictions(
-    arguments, weights, rows: list[dict], root: Path, out: Path, run: Callable = run_script
-) -> None:
+def assert_predictions(run, arguments, weights, rows: list[dict], root: Path, out: Path) -> None:
     """Asserts that scripts/predict.py gives the scores in the rows of an evaluation report."""
     names = list(rows[0])[5:]
     videos = [root / row["path"] for row in rows]
-    rest = [
-        "--checkpoint_path",
-        weights,
-        f"--out={out / 'predictions'}",
-        f"--top={len(names)}",
-        "--window=0",
-    ]
-    result = read_result(run("scripts/predict.py", *arguments, *rest, *videos))
+    rest = ["--checkpoint_path", weights, f"--top={len(names)}", "--window=0"]
+    out = f"--out={out / 'predictions'}"
+    result = read_result(run("scripts/predict.py", *arguments, *rest, out, *videos))
     for row, prediction in zip(rows, result["predictions"]):
         for entry in prediction["top"]:
             score = float(row[names[entry["label"]]])

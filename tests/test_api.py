@@ -220,7 +220,6 @@ def test_a_batch_in_memory_is_as_many_videos(model, videos):
 
 WRONG_LOADS = [
     ("my/tsm.yaml", {}, "my/tsm.yaml"),
-    ("tsm_smoke", {"device": "cup"}, "run.device"),
     ("tsm_smoke", {"settings": {"eval.clip": 2}}, "eval.clip; nearest: clips"),
     ("tsm_smoke", {"network": "tms"}, "network tms; nearest: tsm"),
     ("tsm_smoke", {}, "none.ckpt"),

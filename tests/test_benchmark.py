@@ -7,17 +7,11 @@ import pytest
 
 from benchmarks import benchmark
 from benchmarks.torch import baseline
-from tests.helpers import assert_one_line_error, run_json, run_script
+from tests.helpers import assert_one_line_error, find_smoke_yaml, run_json, run_script
 from tests.numbered_videos import write_numbered_video
-from utils.files import ROOT
 from utils.settings import Run
 
 BENCHMARK = "benchmarks/benchmark.py"
-
-
-def build_smoke_arguments(network: str) -> list:
-    yaml = ROOT / network / "configs" / f"{network}_smoke.yaml"
-    return ["--config_path", yaml, "--data.batch=2"]
 
 
 @pytest.mark.slow
@@ -70,15 +64,15 @@ def test_whole_evaluations_are_compared_with_pytorch(network, tmp_path):
     for name in ("a", "b", "c"):
         write_numbered_video(tmp_path / f"{name}.mp4", frames=40, width=128, height=96, rate=25)
     (tmp_path / "test.txt").write_text("a.mp4 0\nb.mp4 1\nc.mp4 0\n")
-    arguments = [*build_smoke_arguments(network), f"--data.root={tmp_path}", "--eval.batch=1"]
-    result = run_json(BENCHMARK, "eval", *arguments, "--torch")
+    arguments = ["--config_path", find_smoke_yaml(network), "--data.batch=2", "--eval.batch=1"]
+    result = run_json(BENCHMARK, "eval", *arguments, f"--data.root={tmp_path}", "--torch")
     assert result["videos"] == 2
     assert result["videos_over_torch"] > 0
 
 
-def test_settings_that_the_pytorch_network_lacks_are_an_error(tiny_args):
+def test_settings_that_the_pytorch_network_lacks_are_an_error(tiny_args, run_here):
     pytest.importorskip("torch")
     for setting, name in [("--train.ema_decay=0.9", "ema_decay"), ("--run.amp=O2", "--torch")]:
-        completed = run_script(BENCHMARK, "step", *tiny_args, "--torch", setting)
+        completed = run_here(BENCHMARK, "step", *tiny_args, "--torch", setting)
         assert completed.returncode == 2
         assert name in completed.stderr

@@ -13,9 +13,9 @@ from tests.helpers import (
     assert_report,
     assert_same_weights,
     find_smoke_yaml,
+    read_result,
     read_step,
     run_json,
-    run_script,
     start_and_stop,
     start_script,
 )
@@ -34,24 +34,18 @@ def test_a_training_writes_checkpoint_state_config_and_log(tiny_ckpt):
     assert "compiled in" in (folder / "run.log").read_text()
 
 
-def test_a_repeated_command_trains_nothing_after_the_last_epoch(tiny_args, tiny_ckpt):
-    completed = run_script("tsm/train.py", *tiny_args, f"--run.out={tiny_ckpt.parent}")
-    assert completed.returncode == 0, completed.stderr
+def test_a_repeated_command_trains_nothing_after_the_last_epoch(tiny_args, tiny_ckpt, run_here):
+    completed = run_here("tsm/train.py", *tiny_args, f"--run.out={tiny_ckpt.parent}")
+    assert read_result(completed)["checkpoint"] == str(tiny_ckpt)
     assert "nothing left to train" in completed.stderr
-    assert json.loads(completed.stdout)["checkpoint"] == str(tiny_ckpt)
 
 
-@pytest.fixture(scope="module")
-def evaluated(tiny_args, tiny_ckpt) -> dict:
-    """The result of an evaluation with a partial last batch."""
-    return run_json("tsm/eval.py", *tiny_args, "--checkpoint_path", tiny_ckpt, "--eval.batch=3")
-
-
-def test_evaluation_counts_every_video_once_and_writes_its_result(tiny_ckpt, evaluated):
-    assert evaluated["videos"] == 8
-    assert evaluated["views"] == "2x3"
-    assert evaluated["unreadable"] == 0
-    assert json.loads(tiny_ckpt.with_suffix(".json").read_text()) == evaluated
+def test_evaluation_counts_every_video_once_and_writes_its_result(tiny_args, tiny_ckpt, run_here):
+    """With a partial last batch."""
+    words = [*tiny_args, "--checkpoint_path", tiny_ckpt, "--eval.batch=3"]
+    result = read_result(run_here("tsm/eval.py", *words))
+    assert (result["videos"], result["views"], result["unreadable"]) == (8, "2x3", 0)
+    assert json.loads(tiny_ckpt.with_suffix(".json").read_text()) == result
 
 
 @pytest.mark.slow
@@ -123,32 +117,34 @@ def test_worker_processes_and_evaluations_change_no_weight(tiny_args, tiny_ckpt,
     assert [line["epoch"] for line in lines if "videos" in line] == [1, 2]
 
 
-def test_an_unreadable_video_is_replaced_and_reported_once(data_root, tiny_args, tmp_path):
+def test_an_unreadable_video_is_replaced_and_reported_once(
+    data_root, tiny_args, run_here, tmp_path
+):
     root = copy_with_damaged_video(data_root, tmp_path / "data", "train.txt")
     arguments = [*tiny_args[:2], f"--data.root={root}", *tiny_args[3:]]
-    stopped = run_script("tsm/train.py", *arguments, f"--run.out={tmp_path / 'a'}")
+    stopped = run_here("tsm/train.py", *arguments, f"--run.out={tmp_path / 'a'}")
     assert stopped.returncode == 2
     assert stopped.stderr.count("cannot read") == 1
     assert "data.max_unreadable: 1 of 24 videos could not be read" in stopped.stderr
     arguments += ["--data.max_unreadable=0.1", f"--run.out={tmp_path / 'b'}"]
-    allowed = run_script("tsm/train.py", *arguments)
+    allowed = run_here("tsm/train.py", *arguments)
     assert allowed.returncode == 0, allowed.stderr
     assert allowed.stderr.count("cannot read") == 1
 
 
-def test_an_evaluation_never_replaces_a_video(data_root, tiny_args, tiny_ckpt, tmp_path):
+def test_an_evaluation_never_replaces_a_video(data_root, tiny_args, tiny_ckpt, run_here, tmp_path):
     root = copy_with_damaged_video(data_root, tmp_path / "data", "test.txt")
     arguments = [*tiny_args[:2], f"--data.root={root}", *tiny_args[3:]]
     arguments += ["--checkpoint_path", tiny_ckpt]
-    completed = run_script("tsm/eval.py", *arguments, f"--report={tmp_path / 'report'}")
+    completed = run_here("tsm/eval.py", *arguments, f"--report={tmp_path / 'report'}")
     result = json.loads(completed.stdout.splitlines()[-1])
     assert completed.returncode == 1
     assert (result["videos"], result["unreadable"]) == (7, 1)
     rows = assert_report(tmp_path / "report", result)
     assert [row["predicted"] == "unreadable" for row in rows] == [True, *[False] * 7]
     assert "0 left" in rows[0]
-    assert run_script("tsm/eval.py", *arguments, "--eval.allow_unreadable=true").returncode == 0
-    assert_predictions(tiny_args, weights=tiny_ckpt, rows=rows[1:3], root=root, out=tmp_path)
+    assert run_here("tsm/eval.py", *arguments, "--eval.allow_unreadable=true").returncode == 0
+    assert_predictions(run_here, tiny_args, tiny_ckpt, rows=rows[1:3], root=root, out=tmp_path)
 
 
 def copy_with_damaged_video(source: Path, root: Path, name: str) -> Path:
@@ -163,11 +159,11 @@ def copy_with_damaged_video(source: Path, root: Path, name: str) -> Path:
 @pytest.mark.parametrize(
     ("network", "reader"), [("tsm", "auto"), pytest.param("x3d", "decord", marks=pytest.mark.slow)]
 )
-def test_the_benchmark_measures_the_data_pipeline(data_root, network, reader):
+def test_the_benchmark_measures_the_data_pipeline(data_root, network, reader, run_here):
     arguments = ["--config_path", find_smoke_yaml(network), f"--data.root={data_root}"]
     arguments += [f"--data.reader={reader}", "--data.batch=4", "--data.workers=1"]
     arguments += ["--data.processes=false", "--seconds=1"]
-    result = run_json("benchmarks/benchmark.py", "data", *arguments)
+    result = read_result(run_here("benchmarks/benchmark.py", "data", *arguments))
     assert result["reader"] == ("pyav" if reader == "auto" else reader)
     assert (result["workers"], result["processes"]) == (1, False)
     assert result["cost_over_bare_decoding"] > 0.5  # the machine may be busy in one measurement

@@ -5,7 +5,7 @@ MindSpore's own lines look like `[WARNING] ANALYZER(18065,7f4da6dc5b80,python):2
 
 import re
 
-from tests.helpers import read_result, run_script
+from tests.helpers import read_result
 
 LOG_LINE = re.compile(r"\d\d:\d\d:\d\d \S")
 
@@ -21,11 +21,9 @@ def assert_only_own_lines(completed) -> dict:
     return read_result(completed)
 
 
-def test_mindspore_has_no_warning_about_a_training(tiny_args, tmp_path):
+def test_mindspore_has_no_warning_about_a_training(tiny_run):
     """MindSpore prints warnings; its kernels of batch norms would give two for each layer."""
-    variables = {"GLOG_v": "2"}
-    out = f"--run.out={tmp_path}"
-    assert_only_own_lines(run_script("tsm/train.py", *tiny_args, out, environment=variables))
+    assert_only_own_lines(tiny_run[0])
 
 
 def test_a_job_prints_no_lines_about_the_end_of_connections(pair_run):
