@@ -4,8 +4,6 @@ The directions of imports are contracts in pyproject.toml.
 """
 
 import ast
-import functools
-from collections.abc import Iterable
 from pathlib import Path
 
 from utils.files import ROOT
@@ -19,17 +17,12 @@ SOURCES = sorted(
 )
 
 
-@functools.cache
 def list_imports(path: Path) -> list:
     """Returns the modules that a file imports at run time, as dotted names."""
     tree = ast.parse(path.read_text())
     for node in ast.walk(tree):
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             node.body = []
-    return list_names_of_imports(tree)
-
-
-def list_names_of_imports(tree: ast.Module) -> list:
     names = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -37,16 +30,6 @@ def list_names_of_imports(tree: ast.Module) -> list:
         elif isinstance(node, ast.ImportFrom):
             names += [f"{node.module}.{alias.name}" for alias in node.names]
     return names
-
-
-def test_a_network_or_the_public_interface_imports_every_module_of_utils():
-    """What only commands import is beside its command, in `scripts/<topic>/`."""
-    utils = {path for path in SOURCES if path.is_relative_to(ROOT / "utils")}
-    users = [path for path in SOURCES if path.relative_to(ROOT).parts[0] in list_networks()]
-    interface = [ROOT / "utils/inference/model.py", ROOT / "utils/inference/cam.py"]
-    others = [*interface, *ROOT.glob("*/tests/golden_case.py")]
-    unused = utils - follow_imports([*users, *others])
-    assert not unused, f"move to scripts/: {sorted(str(p.relative_to(ROOT)) for p in unused)}"
 
 
 def test_every_folder_of_the_checkout_with_modules_is_a_regular_package():
@@ -88,26 +71,6 @@ def test_a_module_asks_types_and_not_whether_an_attribute_exists():
 IS_OTHER = "ROOT != CODE and other and (ROOT not in Path(str(other.__file__)).parents)"
 IS_ZOO = "os.path.basename(sys.argv[0]) == 'zoo' or sys.argv[0].startswith(FOLDER)"
 PREPARE = "prepare_process(__name__)"
-
-
-def follow_imports(files: Iterable[Path]) -> set[Path]:
-    """Returns these files and all modules of this checkout that they import."""
-    reached = set()
-    rest = list(files)
-    while rest:
-        file = rest.pop()
-        if file not in reached:
-            reached.add(file)
-            rest += [module for name in list_imports(file) for module in find_files(name)]
-    return reached
-
-
-def find_files(name: str) -> list[Path]:
-    """Returns the file of a module, or of the module that has this name; none outside."""
-    path = ROOT / name.replace(".", "/")
-    files = [path.with_suffix(".py"), path / "__init__.py"]
-    files += [path.parent.with_suffix(".py"), path.parent / "__init__.py"]
-    return [file for file in files if file.is_file()][:1]
 
 
 def test_only_runtime_sets_the_context():

@@ -11,7 +11,6 @@ from safetensors.numpy import load_file
 from tests.helpers import assert_one_line_error, load_smoke_config, read_result
 from utils.files import ROOT
 from utils.inference import model as api
-from utils.inference.export import export_weights
 from utils.networks import find_network, load_own_config
 from utils.weights import checkpoint, checkpoint_file
 from utils.weights.convert import read_source
@@ -72,17 +71,7 @@ def test_safetensors_have_the_weights_and_the_description(described, run_here, t
         texts = opened.metadata()
     assert texts["format"] == "ms"
     assert parse(texts["zoo"], file).classes == {"": NAMES}
+    assert read_source(file).padding == "symmetric"
     assert (result["bytes"], result["arrays"]) == (file.stat().st_size, len(weights))
     done = export(run_here, described, tmp_path, "safetensors", "--precision=fp16")
     assert_one_line_error(done, "--precision")
-
-
-def test_safetensors_keep_the_padding_of_their_network(tmp_path):
-    cfg = load_smoke_config("tsm", "model.first_width=8", "model.padding=same")
-    net = TSM.build_model(**cfg.model_arguments())
-    weights = checkpoint.weights_of(net)
-    texts = checkpoint.list_texts(weights, describe("tsm", cfg))
-    export_weights(net, tmp_path / "a.safetensors", texts)
-    source = read_source(tmp_path / "a.safetensors")
-    assert source.padding == "same"
-    assert source.arrays.keys() == weights.keys()

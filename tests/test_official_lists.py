@@ -149,7 +149,7 @@ CASES = {
                     {"segment": [124.3, 199.7], "label": "Fun sliding down"}]},
                 "V1zhqaGFY2A": {"subset": "validation", "duration": 160.0, "annotations": [
                     {"segment": [9.1, 153.9], "label": "Fun sliding down"}]},
-                "-cap444": {"subset": "testing", "duration": 9.0, "annotations": []}}}""",
+                "-cap444": {"subset": "testing", "duration": 9.0, "annotations": []}}}"""
         },
         ["v_sJFgo9H6zNo.mp4", "val/v_V1zhqaGFY2A.mkv", "v_-cap444.mp4"],
         ["Fun sliding down", "Zumba"],

@@ -133,11 +133,7 @@ def test_of_ten_sources_or_more_two_validate():
 
 @pytest.mark.parametrize(
     ("pattern", "message"),
-    [
-        ("v_(", "--group: v_("),
-        (r"v_(jump\d)", "41 of 61 files"),
-        ("(v)_", "one source, v"),
-    ],
+    [("v_(", "--group: v_("), (r"v_(jump\d)", "41 of 61 files"), ("(v)_", "one source, v")],
 )
 def test_a_pattern_without_sources_is_one_line(pattern, message, films, make_lists, tmp_path):
     assert_one_line_error(make_lists(films, tmp_path / ".lists", "--group", pattern), message)

@@ -64,27 +64,6 @@ def test_an_interrupted_command_continues_to_the_same_files(copies, data_root, r
     assert read_files(tmp_path) == read_files(copies)
 
 
-def test_unreadable_videos_are_left_out_and_listed(data_root, reencode, tmp_path):
-    root = tmp_path / "root"
-    root.mkdir()
-    (root / "videos").symlink_to(data_root / "videos")
-    whole = next((data_root / "videos").rglob("*.mp4")).read_bytes()
-    (root / "cut.mp4").write_bytes(whole[:3000])
-    lines = (data_root / "test.txt").read_text() + "cut.mp4 3\nnone.mp4 1\nno label\n"
-    (root / "train.txt").write_text(lines)
-    (root / "test.txt").write_text((data_root / "test.txt").read_text())
-    out = tmp_path / "out"
-    done = reencode(root, out)
-    result = read_result(done)
-    assert (result["videos"], result["bad"]) == (8, 2)
-    assert "left out: " in done.stderr
-    rows = (out / "train.txt.bad.tsv").read_text().splitlines()
-    kinds = [row.split("\t")[:2] for row in rows]
-    assert kinds == [["9", "truncated"], ["10", "missing"], ["11", "bad line"]]
-    assert (out / "train.txt").read_text() == (data_root / "test.txt").read_text()
-    assert {path.name for path in out.iterdir() if path.is_dir()} == {"videos"}
-
-
 STEADY = range(31)
 # Ticks of 1/3000 second; Matroska rounds two of them to the same millisecond.
 VARIABLE = np.cumsum([0, *[100, 100, 500] * 3, 1, *[100, 100, 500] * 6])

@@ -28,11 +28,7 @@ def dataset(tmp_path_factory) -> Path:
 
 
 # The mean of the last frame, and of its pixels times their columns
-LAST_FRAMES = {
-    "left": (75.115, 2718.12),
-    "grow": (74.381, 2851.44),
-    "clockwise": (66.148, 2509.31),
-}
+LAST_FRAMES = {"left": (75.115, 2718.12), "grow": (74.381, 2851.44), "clockwise": (66.148, 2509.31)}
 
 
 @pytest.mark.parametrize("motion", LAST_FRAMES)
