@@ -112,22 +112,6 @@ def test_an_evaluation_prints_a_table_of_all_sets_and_one_json_line(
     assert list(one["sets"]) == ["axes"]
 
 
-def test_a_prediction_ranks_the_classes_of_all_sets_jointly(toy, trained, run_here, tmp_path):
-    arguments = toy("mvit_multi")
-    video = next((find_root(arguments) / "eight" / "videos" / "test").glob("*.mp4"))
-    files = ["--checkpoint_path", trained("mvit_multi"), video, "--out", tmp_path, "--window", "0"]
-    (result,) = read_result(run_here("scripts/predict.py", *arguments, *files))["predictions"]
-    assert {name: len(top) for name, top in result["sets"].items()} == {
-        "eight": 5, "axes": 4, "moves": 5,
-    }  # fmt: skip
-    joint = result["joint"]
-    assert [e["probability"] for e in joint] == sorted(e["probability"] for e in joint)[::-1]
-    best = result["sets"][joint[0]["set"]][0]
-    assert joint[0]["probability"] == pytest.approx(best["probability"] / 3, abs=1e-6)
-    assert all(e["name"] in SETS[e["set"]] for e in joint)
-    assert result["views"] == "1x3, 2x3, 1x1"
-
-
 def test_an_evaluation_counts_every_image_once_on_one_rank_and_on_two(
     toy, trained, run_here, tmp_path
 ):
@@ -291,7 +275,7 @@ def test_training_writes_a_trace_of_a_few_steps(toy, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["step", "eval"])
-def test_the_benchmark_prints_positive_rates(toy, kind):
-    arguments = ["--repeats=2", "--seconds=1"]
-    result = run_json("benchmarks/benchmark.py", kind, *toy("resnet50"), *arguments)
+def test_the_benchmark_prints_positive_rates(toy, kind, run_here):
+    command = ["benchmarks/benchmark.py", kind, *toy("resnet50"), "--repeats=2", "--seconds=1"]
+    result = read_result(run_here(*command))
     assert all(value is None or value > 0 for key, value in result.items() if "per" in key)

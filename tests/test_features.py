@@ -176,12 +176,9 @@ def test_rows_are_means_over_the_views_of_an_evaluation(
     assert len(windows) == len(results["window"]) > 16
 
 
-@pytest.mark.parametrize("engine", ["auto", "mindspore"])
-def test_a_checkpoint_without_a_classifier_gives_the_same_features(
-    engine, data_root, run_here, tmp_path
-):
+def test_a_checkpoint_without_a_classifier_gives_the_same_features(data_root, run_here, tmp_path):
     small = ["model.first_width=8", "data.segments=2", "data.crop=32", "data.resize=40"]
-    cfg = load_smoke_config("tsm", *small, f"run.engine={engine}", "run.device=CPU")
+    cfg = load_smoke_config("tsm", *small, "run.device=CPU")
     whole = save_random_weights(cfg, tmp_path / "whole.ckpt", "tsm")
     weights = {name: Parameter(Tensor(value)) for name, value in read(whole).items()}
     backbone = {name: weights[name] for name in weights if "base_model.fc." not in name}
@@ -349,16 +346,6 @@ def test_a_source_is_one_list_or_videos_and_folders(data_root, tmp_path):
     assert labels == [100 * record.label for record in own.records]
 
 
-def save_toy(network: str, root: Path, folder: Path) -> list:
-    """The arguments of a command for a toy network with random weights."""
-    settings = [f"data.root={root}", "run.engine=mindspore", *TINY[network].split()]
-    cfg = load_smoke_config(network, *settings)
-    weights = save_random_weights(cfg, folder / "net.ckpt", network)
-    yaml = ROOT / network / "configs" / f"{network}_smoke.yaml"
-    words = [f"--config_path={yaml}", *(f"--{setting}" for setting in settings)]
-    return [*words, "--checkpoint_path", weights]
-
-
 def test_images_have_rows(run_here, tmp_path):
     """An image has no times; a damaged one is named, and the exit status is 1."""
     for name in PATTERNS[:3]:
@@ -367,8 +354,11 @@ def test_images_have_rows(run_here, tmp_path):
         image.save(tmp_path / "in" / f"{name}.png")
     damaged = tmp_path / "in" / "zz.png"
     damaged.write_bytes(b"no image")
-    command = [*save_toy("resnet50", tmp_path, tmp_path), tmp_path / "in"]
-    done = run_here(EXTRACT, *command, f"--out={tmp_path / 'out'}")
+    settings = [f"data.root={tmp_path}", "run.engine=mindspore", *TINY["resnet50"].split()]
+    cfg = load_smoke_config("resnet50", *settings)
+    weights = save_random_weights(cfg, tmp_path / "net.ckpt", "resnet50")
+    words = ["--checkpoint_path", weights, tmp_path / "in", f"--out={tmp_path / 'out'}"]
+    done = run_here(EXTRACT, *words, "--run.engine=mindspore")
     assert done.returncode == 1, done.stderr
     assert json.loads(done.stdout.splitlines()[-1])["features"][0] == 3
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("error")]

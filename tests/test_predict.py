@@ -87,6 +87,10 @@ def test_a_prediction_gives_the_scores_of_an_evaluation_for_every_set(tmp_path):
         probabilities = order_by_label(record["sets"][rows.settings.name])
         np.testing.assert_allclose(probabilities, expected, atol=1e-6)
     assert np.ptp(expected) > 0.01
+    joint = [entry["probability"] for entry in record["joint"]]
+    assert joint == sorted(joint, reverse=True)
+    best = record["sets"][record["joint"][0]["set"]][0]
+    assert joint[0] == pytest.approx(best["probability"] / 3, abs=1e-6)
     assert len(result.predict(rows.records[0].path, "cut")["windows"]) > 1
 
 

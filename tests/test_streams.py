@@ -10,11 +10,11 @@ import pytest
 from PIL import Image
 
 import scripts.stream
-from scripts.data.synthetic.motion_videos import MOTIONS, draw_sets
+from scripts.data.synthetic.motion_videos import MOTIONS
 from scripts.stream import label_stream
 from tests.helpers import find_smoke_yaml, read_result, save_random_weights
 from tests.numbered_videos import write_numbered_video
-from tests.test_predict import load_small_config, load_toy_config
+from tests.test_predict import load_toy_config
 from tests.video_server import Answer, serve, to_transport_stream
 from tsm import streaming
 from tsm.network import NETWORK
@@ -28,7 +28,6 @@ from utils.inference.load import open_scorer
 from utils.inference.model import Model, build_model, load
 from utils.inference.prediction import Prediction
 from utils.networks import find_network
-from utils.tests.parity import mark_slow_except
 from utils.video import live
 from utils.video.decoders import open_video
 from utils.video.windows import split_into_windows
@@ -151,17 +150,11 @@ def test_an_interruption_makes_online_tsm_forget_the_frames_before(tiny_args, on
     np.testing.assert_array_equal(scorer.score(views[2]), first)
 
 
-@pytest.mark.parametrize("network", mark_slow_except(["tsm", "x3d", "mvit_multi"], "tsm"))
-def test_the_windows_of_a_video_have_the_scores_of_a_prediction(
-    network, tiny_args, tmp_path, video
-):
+def test_the_windows_of_a_video_have_the_scores_of_a_prediction(tiny_args, tmp_path, video):
     """A stream of a file equals `predict.py` with the same windows; one compilation serves both."""
-    if network == "mvit_multi":
-        draw_sets(tmp_path, train_per_motion=1, test_per_motion=1, seed=1)
-    is_tsm = network == "tsm"
-    cfg = load_toy_config(tiny_args) if is_tsm else load_small_config(network, tmp_path)
-    path = save_random_weights(cfg, tmp_path / "net.ckpt", network)
-    model = build_model(find_network(network), cfg, path)
+    cfg = load_toy_config(tiny_args)
+    path = save_random_weights(cfg, tmp_path / "net.ckpt", "tsm")
+    model = build_model(NETWORK, cfg, path)
     with model.open(str(video)) as source:
         windows = read_windows(source, split_into_windows(source, 1.0, 0.6), model.heads)
         prediction, _ = model.score_windows(windows, 3)
@@ -174,8 +167,7 @@ def test_the_windows_of_a_video_have_the_scores_of_a_prediction(
     np.testing.assert_allclose(rows, expected, atol=1e-6)
     assert len(rows) == 5
     assert np.ptp(rows[:, 2:], axis=0).max() > 1e-4
-    key = "joint" if network == "mvit_multi" else "top"
-    assert summary[key] == prediction.describe(3)[key]
+    assert summary["top"] == prediction.describe(3)["top"]
     assert (summary["frames"], summary["results"], summary["dropped"]) == (COUNT, 5, 0)
 
 

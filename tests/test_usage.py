@@ -48,7 +48,9 @@ def run_zoo(run_here):
 @pytest.mark.parametrize("script", PYTHON)
 def test_a_script_shows_its_usage_and_runs_without_python_before_it(script, run_here):
     assert os.access(ROOT / script, os.X_OK)
-    assert (ROOT / script).read_text().startswith("#!/usr/bin/env python3\n")
+    text = (ROOT / script).read_text()
+    assert text.startswith("#!/usr/bin/env python3\n")
+    assert "\nprepare_process(__name__)\n" in text, "it watches signals first"
     done = run_here(script, "--help")
     assert (done.returncode, done.stderr) == (0, "")
     assert script.rpartition("/")[2].replace("quickstart.py", "quickstart.sh") in done.stdout
