@@ -11,6 +11,8 @@ has opened (utils/inference/load.py): a Cell, or a file in the session of an inf
 from pathlib import Path
 from typing import NoReturn
 
+import numpy as np
+
 from utils import cli, log, runtime
 from utils.evaluate import metrics
 from utils.evaluate.metrics import EvalSet, write_result_file
@@ -78,6 +80,14 @@ def evaluate_checkpoint(
     paths = [str(eval_set.space.test_path) for eval_set in eval_sets]
     result.update(checkpoint=str(checkpoint_path), list=", ".join(paths))
     write_result_file(checkpoint_path, result, rt)
+    if "sets" in result and rt.is_main_process:
+        print(f"{'data set':16s} {'views':>6s} {'videos':>8s} {'top-1':>7s} {'top-5':>7s}  95 %")
+        for name, values in {**result["sets"], "average": {**result, "views": ""}}.items():
+            top5 = "–" if values["top5"] is None else f"{100 * values['top5']:.2f}"
+            low, high = (100 * values.get(f"top1_{end}", np.nan) for end in ("low", "high"))
+            interval = "" if np.isnan(low) else f"  {low:.1f} to {high:.1f}"
+            numbers = f"{values['videos']:8d} {100 * values['top1']:7.2f} {top5:>7s}"
+            print(f"{name:16s} {values['views']:>6s} {numbers}{interval}")
     if rt.is_main_process and (line := compare_accuracy(Path(checkpoint_path), result)):
         log.log.info(line)
     log.print_result(result, rt)
