@@ -214,11 +214,11 @@ def measure_step(
     scorer = open_scorer(network, cfg, checkpoint_path)
     evaluate = partial(scorer, clip.asnumpy().reshape(batch, *shape))
     log.log.info("compiling the evaluation graph ...")
-    eval_compiled = build_networks.measure_median_seconds(evaluate, 1, warm_up=0)
+    eval_compiled = baseline.measure_median_seconds(evaluate, 1, warm_up=0)
     evaluation = baseline.measure_medians(evaluate, repeats=repeats, twins=twins, work="evaluate")
     a = Tensor(np.random.RandomState(0).standard_normal((MATMUL, MATMUL)).astype(np.float32))
     multiply = ops.MatMul()
-    product = build_networks.measure_median_seconds(lambda: multiply(a, a).asnumpy(), repeats)
+    product = baseline.measure_median_seconds(lambda: multiply(a, a).asnumpy(), repeats)
     peak = 2 * MATMUL**3 / product / 1e9
     # A training step counts three forward passes: forward, and gradients of inputs and weights.
     rate = 2 * 3 * macs * batch / train[0] / 1e9

@@ -21,10 +21,7 @@ prepare_process(__name__)
 
 import importlib.metadata
 import json
-import os
 import platform
-import re
-import shutil
 import subprocess
 from typing import NamedTuple
 
@@ -46,7 +43,6 @@ REQUIRED += ("safetensors", "ml-dtypes")
 # OpenCV is needed, under one of two names: without it no reader works.
 OPTIONAL = ("opencv-python-headless", "opencv-python", "openvino", "onnxruntime")
 OPTIONAL += ("tensorboardX", "distributed")  # pip install '.[tensorboard,cluster]'
-GIGA = 1e9
 PYTHON_TIMEOUT = 120  # seconds for another Python process
 # The readers of videos: name, module, package in requirements.txt.
 READERS = (("PyAV", "av", "av>=17,<20"), ("decord", "av, decord", "decord2>=3,<4"))
@@ -140,14 +136,7 @@ def run_python(code: str) -> list[str]:
 
 
 def main() -> int:
-    name = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
-    processor = name[1][:60] if name else platform.machine()
-    free = int(re.search(r"MemAvailable:\s*(\d+)", Path("/proc/meminfo").read_text())[1]) * 1024
-    disk = shutil.disk_usage(Path.cwd()).free
     lines = [*check_packages(), *check_readers(), *check_devices()]
-    lines.append(Line("processor", f"{processor}; {len(os.sched_getaffinity(0))} cores"))
-    lines.append(Line("free memory", f"{free / GIGA:.1f} GB"))
-    lines.append(Line("free disk", f"{disk / GIGA:.2f} GB in {Path.cwd()}"))
     if any(line.advice for line in lines):
         advice = "do what the lines with ! say, and run this command again"
     elif any(map(count_devices, NEEDS)) and not is_installed():

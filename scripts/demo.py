@@ -218,8 +218,6 @@ def open_page(
         max_file_size=max_mb * 2**20,
         # Fonts of the visitor's system: Gradio's own are loaded from another server.
         theme=gr.themes.Default(font=["system-ui", "sans-serif"], font_mono=["ui-monospace"]),
-        footer_links=[],
-        run_history=False,
         ssr_mode=False,
         css="video { object-fit: contain !important; }",  # the whole frame, as in the heat map
         app_kwargs={"middleware": [Middleware(TrustedHostMiddleware, allowed_hosts=hosts)]},

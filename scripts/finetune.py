@@ -178,9 +178,8 @@ def run_steps(folder: Path, network: Network, cfg: NetworkConfig, videos: Path) 
     config = folder / "finetune.yaml"
     own = ["--config_path", config]
     named = ["--network", network.name, *own]
-    lists, good, copies, clips, report = (
-        folder / name for name in ("lists", "good", COPIES, "clips", "report")
-    )
+    folders = ("lists", "good", COPIES, "clips", "report")
+    lists, good, copies, clips, report = map(folder.joinpath, folders)
     reads = [lists / "labels.txt"]
     if isinstance(cfg.data, VideoData):
         shared = named

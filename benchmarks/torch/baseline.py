@@ -17,7 +17,6 @@ from typing import Any, Callable
 
 import numpy as np
 
-from scripts.analysis.build_networks import measure_median_seconds
 from utils.cores import count_usable_cores
 from utils.data.rows import EvalRows
 from utils.evaluate.label_space import LabelSpace
@@ -171,3 +170,13 @@ def measure_medians(
         for twin, seconds in zip(twins, torch_seconds):
             seconds += twin.run(work)
     return [float(np.median(seconds)) for seconds in (mindspore_seconds, *torch_seconds)]
+
+
+def measure_median_seconds(work: Callable[[], Any], repeats: int, warm_up: int = 1) -> float:
+    """Median of several timed runs, after `warm_up` that are not timed."""
+    times = []
+    for _ in range(warm_up + repeats):
+        start = time.monotonic()
+        work()
+        times.append(time.monotonic() - start)
+    return float(np.median(times[warm_up:]))

@@ -1,8 +1,6 @@
 """Builds networks and train steps with random batches: for commands that measure or plan."""
 
-import time
 from dataclasses import replace
-from typing import Any, Callable
 
 import numpy as np
 from mindspore import Tensor, nn
@@ -54,13 +52,3 @@ def build_cell(network: str, cfg: NetworkConfig, rt: Runtime, mode: str) -> tupl
     # Each clip of a video is one row of the batch.
     shape = find_network(network).get_input_shape(cfg)
     return build_eval_network(network, cfg), (clips.reshape(-1, *shape),)
-
-
-def measure_median_seconds(work: Callable[[], Any], repeats: int, warm_up: int = 1) -> float:
-    """Median of several timed runs, after `warm_up` that are not timed."""
-    times = []
-    for _ in range(warm_up + repeats):
-        start = time.monotonic()
-        work()
-        times.append(time.monotonic() - start)
-    return float(np.median(times[warm_up:]))

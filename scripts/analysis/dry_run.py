@@ -62,9 +62,8 @@ def main(
             ("Conv3D in float32", result.conv3d_float32),
             ("peak memory", peak if fits else f"{peak}: too little"),
         ]
-        for row, after in result.all_reduces.items():
-            text = f"row {row} of {len(result.order)}; {after:.0%} of the backward kernels come"
-            rows.append(("AllReduce", f"{text} after it"))
+        after = "of the backward kernels come after it"
+        rows += [("AllReduce", f"{part:.0%} {after}") for part in result.all_reduces.values()]
         for title, text in rows:
             print(f"{title:24} {text}".rstrip())
     else:

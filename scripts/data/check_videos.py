@@ -49,7 +49,6 @@ from scripts.data.prepare.class_folders import find_equal_files
 from scripts.data.prepare.integrity import (
     DAMAGED,
     GOOD,
-    KINDS,
     Finding,
     VideoJob,
     examine,
@@ -138,8 +137,7 @@ def main(
     good = kinds.pop(GOOD, 0)
     bad = sum(kinds.values())
     result = {"videos": good + bad, "good": good, "bad": bad, "kinds": kinds}
-    lists = [str(target) for target in targets]
-    print(json.dumps({**result, "lists": lists, "read": read, "seconds": seconds}))
+    print(json.dumps({**result, "lists": [*map(str, targets)], "read": read, "seconds": seconds}))
 
 
 def scan(
@@ -152,11 +150,9 @@ def scan(
         for line in path.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
             try:
                 key, values = json.loads(line)
-                finding = Finding(*values)
+                earlier[key] = Finding(*values)
             except (RecursionError, TypeError, ValueError):
                 continue
-            if isinstance(key, str) and finding.kind in (GOOD, *KINDS):
-                earlier[key] = finding
     findings = {}
     keys = {}  # a finding is valid until the job or the stamp of its video changes
     for job in jobs:

@@ -11,12 +11,7 @@ from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
 
-from utils.data.annotation_file import (
-    AnnotationFile,
-    describe_list,
-    find_class_names,
-    find_labels,
-)
+from utils.data.annotation_file import AnnotationFile, describe_list, find_class_names, find_labels
 from utils.log import log
 from utils.video.transforms import arrange_views
 

@@ -21,14 +21,7 @@ from utils.evaluate.metrics import (
     compute_binary_losses,
     list_bounds,
 )
-from utils.evaluate.report_page import (
-    OWN,
-    SHOWN,
-    Samples,
-    divide,
-    write_classes,
-    write_csv,
-)
+from utils.evaluate.report_page import OWN, SHOWN, Samples, divide, write_classes, write_csv
 from utils.files import check_folder, report_write_errors
 from utils.runtime import Runtime
 

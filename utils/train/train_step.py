@@ -43,13 +43,7 @@ from utils.nn.layers import list_norms
 from utils.nn.loss import Loss
 from utils.runtime import Runtime
 from utils.settings import Run, TrainSettings
-from utils.train.gradients import (
-    FiniteCheck,
-    SegmentSum,
-    choose_packing,
-    create_counter,
-    multiply,
-)
+from utils.train.gradients import FiniteCheck, SegmentSum, choose_packing, create_counter, multiply
 from utils.train.optimizers import SGD
 from utils.weights.checkpoint import Weights, weights_of
 

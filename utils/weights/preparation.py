@@ -30,13 +30,7 @@ from utils.files import (
     write_beside,
 )
 from utils.log import Progress
-from utils.messages import (
-    format_error,
-    hide_all_secrets,
-    hide_secrets,
-    print_line,
-    shorten,
-)
+from utils.messages import format_error, hide_all_secrets, hide_secrets, print_line, shorten
 from utils.weights.published import MIRROR, Published, find_published, list_published
 
 # The first digits of the SHA-256 in a file's name; mindcv marks those of newer devices.

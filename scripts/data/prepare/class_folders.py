@@ -35,10 +35,9 @@ def scan_class_folders(folder: Path, suffixes: Sequence[str] = VIDEO_SUFFIXES) -
     scan = find_files(folder, suffixes)
     # What is in folders of finetune.py, which have copies and pictures, is no video.
     results = tuple(f[: -len(CONFIG)] for f in scan.others if f.endswith(f"/{CONFIG}"))
-    scan = scan._replace(
-        files=[file for file in scan.files if not file.startswith(results)],
-        others=[file for file in scan.others if not file.startswith(results)],
-    )
+    lists = (scan.files, scan.others)
+    files, others = ([f for f in part if not f.startswith(results)] for part in lists)
+    scan = scan._replace(files=files, others=others)
     odd = next((video for video in scan.files if "\n" in video), None)
     if odd:
         raise ValueError(f"{odd!r} has a line break in its name; rename it")

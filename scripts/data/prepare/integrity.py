@@ -20,12 +20,7 @@ from utils.video.decoders import check_header, open_path, read_boxes
 from utils.video.media_files import VIDEO_SUFFIXES
 from utils.video.packets import choose_stream, measure_missing
 from utils.video.pyav_reader import open_container, open_stream
-from utils.video.reader import (
-    MAX_PIXELS,
-    FrameReader,
-    Segment,
-    VideoError,
-)
+from utils.video.reader import MAX_PIXELS, FrameReader, Segment, VideoError
 
 GOOD = "good"
 DAMAGED = "damaged"
@@ -62,9 +57,7 @@ class VideoJob(NamedTuple):
 
     def open(self) -> FrameReader:
         is_folder = bool(self.image_tmpl)
-        return open_path(
-            self.path, self, is_folder, num_frames=self.num_frames, segment=self.segment
-        )
+        return open_path(self.path, self, is_folder, self.num_frames, self.segment)
 
 
 def make_job(record: Record, file: AnnotationFile, reader: str, depth: str = "ends") -> VideoJob:
@@ -243,8 +236,6 @@ def check_folder(job: VideoJob) -> int:
     path = Path(job.path)
     if not path.is_dir():
         raise BadVideoError("missing", "no such folder")
-    if not any(path.iterdir()) and "/" not in job.image_tmpl:
-        raise BadVideoError("no frames", "an empty folder")
     try:
         return read_frames(job.open(), job.depth)
     except VideoError as error:

@@ -14,13 +14,7 @@ from utils.data.sampler import TrainSampler
 from utils.evaluate.label_space import LabelSpace
 from utils.evaluate.scorer import Scorer
 from utils.evaluate.windows import warn_of_short_window
-from utils.inference.stream import (
-    ImagePredictor,
-    Stream,
-    StreamPredictor,
-    Timing,
-    WindowPredictor,
-)
+from utils.inference.stream import ImagePredictor, Stream, StreamPredictor, Timing, WindowPredictor
 from utils.networks import find_network
 from utils.video.decoders import open_video
 from utils.video.live import Connection, Frame, StreamSource, open_file
