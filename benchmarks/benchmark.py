@@ -9,7 +9,7 @@
         [--against FILE]
 
 `step`: clips/s of training and evaluation, compile seconds, peak memory (of an NPU or a GPU: its
-own), GFLOP/s, and their ratio to those of a matrix product on this machine, timed in the same run.
+own), GFLOP/s, and their ratio to a matrix product's on this machine, timed in the same run.
 `amp` is the amp level of the training: O0 is float32, on a CPU unless --run.amp is given. With
 --torch the same network in PyTorch alternates with MindSpore: eager in PyTorch's default memory
 layout and with the channels last, and compiled by `torch.compile` (for minutes at first; evaluation
@@ -81,7 +81,7 @@ MATMUL = 2048  # the size of the matrices of a product
 MOST_CLIPS = 64  # that are only decoded
 READ_CLIPS = 16  # whose bytes are counted
 NO_VIDEO = "data.root: no video can be read; scripts/data/check_videos.py says why"
-# Circumstances in a result; those of two results that are compared should be equal.
+# Circumstances in a result; two results that are compared should have equal ones.
 FACTS = ("batch", "clip", "views", "reader", "workers", "processes", "torch")
 
 
@@ -197,8 +197,8 @@ def measure_step(
     shape = network.get_input_shape(cfg)
     clip = inputs[0]
     batch = clip.size // int(np.prod(shape))  # several clips of a video count as several
-    twins = [
-        baseline.TorchTwin(network.name, cfg, (batch, *shape), variant, ENVIRONMENT)
+    references = [
+        baseline.TorchReference(network.name, cfg, (batch, *shape), variant, ENVIRONMENT)
         for variant in (baseline.VARIANTS.values() if torch else ())
     ]
     # In float32: a GPU's batch norm, operator by operator, has no float16 weights.
@@ -207,7 +207,7 @@ def measure_step(
     log.log.info("compiling the training graph ...")
     compiled = measure_compile_seconds(step, *inputs)
     train = baseline.measure_medians(
-        lambda: step(*inputs).asnumpy(), repeats=repeats, twins=twins, work="train"
+        lambda: step(*inputs).asnumpy(), repeats=repeats, references=references, work="train"
     )
     on_device = rt.device != "CPU"
     peak_gb = ms.runtime.max_memory_allocated() / 1e9 if on_device else read_peak_memory()
@@ -215,7 +215,9 @@ def measure_step(
     evaluate = partial(scorer, clip.asnumpy().reshape(batch, *shape))
     log.log.info("compiling the evaluation graph ...")
     eval_compiled = baseline.measure_median_seconds(evaluate, 1, warm_up=0)
-    evaluation = baseline.measure_medians(evaluate, repeats=repeats, twins=twins, work="evaluate")
+    evaluation = baseline.measure_medians(
+        evaluate, repeats=repeats, references=references, work="evaluate"
+    )
     a = Tensor(np.random.RandomState(0).standard_normal((MATMUL, MATMUL)).astype(np.float32))
     multiply = ops.MatMul()
     product = baseline.measure_median_seconds(lambda: multiply(a, a).asnumpy(), repeats)
@@ -239,13 +241,13 @@ def measure_step(
         "matmul_gflops": round(peak, 1),
         "train_share_of_matmul": round(rate / peak, 3),
     }
-    if twins:
-        result["torch"] = twins[0].version
-        for k, (name, twin) in enumerate(zip(baseline.VARIANTS, twins), 1):
+    if references:
+        result["torch"] = references[0].version
+        for k, (name, reference) in enumerate(zip(baseline.VARIANTS, references), 1):
             result[f"{name}_train_clips_per_second"] = round(batch / train[k], 3)
             result[f"{name}_eval_clips_per_second"] = round(batch / evaluation[k], 3)
-            result[f"{name}_train_peak_gb"] = round(twin.train_peak_gb, 2)
-            twin.close()
+            result[f"{name}_train_peak_gb"] = round(reference.train_peak_gb, 2)
+            reference.close()
         result["train_over_torch"] = round(min(train[1:]) / train[0], 2)
         result["eval_over_torch"] = round(min(evaluation[1:]) / evaluation[0], 2)
     return result

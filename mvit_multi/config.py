@@ -133,7 +133,7 @@ class Train(TrainSettings):
     weight_decay: float = 0.05
     clip_norm: float = 1.0
     smoothing: float = 0.1
-    smoothing_classes: int = 0  # classes that smoothing spreads over; 0: those of each set
+    smoothing_classes: int = 0  # classes that smoothing spreads over; 0: the classes of each set
     set_weights: tuple[float, ...] = ()  # weights of the losses of the data sets; empty: all 1
     projection_weight: float = 1.0
     add_to_scores: bool = False  # add projections to scores instead of a loss for each

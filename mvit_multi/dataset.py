@@ -114,7 +114,7 @@ class TrainVideos(TrainVideoRows):
         labels = [cast(int, swap_labels(sample.label, pairs)) for pairs in swapped]
         return clips, np.stack([build_target_row(sample.dataset_index, k, 1.0) for k in labels])
 
-    def blank(self) -> tuple[np.ndarray, np.ndarray]:
+    def example(self) -> tuple[np.ndarray, np.ndarray]:
         clips = np.zeros((self.copies, *self.cfg.get_clip_shape(self.data.crop)), np.uint8)
         return clips, np.stack([build_target_row(0, 0, 1.0)] * self.copies)
 
@@ -168,7 +168,7 @@ def create_dataset(cfg: Config, rows: Rows, workers: Union[int, str]) -> Any:
 def choose_test_frames(
     video: Timeline, data: Data, settings: DatasetSettings, clips: int
 ) -> np.ndarray:
-    """The frame indices (clips, T) of a test; `settings` are those of the data set."""
+    """The frame indices (clips, T) of a test; `settings` of the data set."""
     length = len(video)
     indices = []
     for clip in range(clips):

@@ -7,7 +7,7 @@
 
 Source: JunweiLiang/MultiTrain, commit 16723114.
 
-Differences from the source: with several devices, gradients are those of the loss of the whole
+Differences from the source: with several devices, gradients belong to the loss of the whole
 batch. The source's are 1 / devices of that; `gradient_scale` reproduces them.
 
 Mixup and cutmix mix clip i of N with clip N - 1 - i. One lambda, and for cutmix one box, is used
@@ -35,7 +35,7 @@ LAM = 2
 def build_loss(cfg: Config, class_weights: Sequence[Sequence[float]], rt: Runtime) -> "MultiLoss":
     """The classification loss, plus that of the projections, plus a part of the informative one.
 
-    `class_weights` has those of each data set.
+    `class_weights` has an entry for each data set.
     """
     settings = cfg.train
     informative = None

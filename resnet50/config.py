@@ -88,7 +88,7 @@ class Train(TrainSettings):
     lr_changes: Literal["epoch", "update"] = "update"
     end_lr: float = 0.0
     optimizer: Literal["sgd", "lars"] = "sgd"
-    trust_coefficient: float = 0.001  # lars: length of a step of rate 1 over that of the weight
+    trust_coefficient: float = 0.001  # lars: length of a step of rate 1 over the weight's length
     epsilon: float = 0.0  # lars: added to the divisor
     momentum: float = 0.875
     weight_decay: float = 3.0517578125e-05

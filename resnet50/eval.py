@@ -7,7 +7,7 @@ The last line of stdout is one JSON object: top1, top5, mean_class_accuracy, los
 (images here), unreadable, views, checkpoint, seconds; it is also written next to the checkpoint.
 Exit status 1 if images could not be read, unless eval.allow_unreadable is true. `--report` writes
 tables and a page of every image, class and probability into a folder: docs/evaluation.md.
-With several labels an image the metrics are map, classes, top1, loss: docs/labels.md.
+Multi-label metrics are map, classes, top1, loss: docs/labels.md.
 """
 
 import sys

@@ -41,7 +41,7 @@ def compute_decay(schedule: str, total: int, warm: int, peak: float, end: float)
       at 0 after the warm-up, so the rate drops there. See the README.
     * linear: a line from the peak to `end`.
     * poly: the peak times the square of the remaining fraction.
-    * steps: a tenth at 30, 60 and 80 % of all updates, with those of the warm-up.
+    * steps: a tenth at 30, 60 and 80 % of all updates, the warm-up's included.
     * step: a tenth at 20, 50 and 70 %, and 0.00005 from 90 % on, whatever the peak is.
     * thirds: a tenth at one third and at two thirds: torchvision's 30 and 60 of 90 epochs.
     """

@@ -54,7 +54,7 @@ class ImageNetwork(PaddedNetwork):
 class ResNet(ImageNetwork):
     """Images (N, 3, H, W), uint8 or already normalised float32, to logits (N, num_classes).
 
-    `mean` and `std` are those of pixels from 0 to 1. `fan` is the mode of the Kaiming
+    `mean` and `std` are for pixels from 0 to 1. `fan` is the mode of the Kaiming
     initialisation: `fan_out` (torchvision) or `fan_in` (NVIDIA). `zero_last` initialises the scale
     of the last batch norm of every block to 0.
     """

@@ -75,7 +75,7 @@ class ImageRecord(NamedTuple):
 class Images(Sequence[ImageRecord]):
     """The images of a split. `names` are bytes, empty if the images have no names.
 
-    `labels` are integers, or tuples for several labels an image. `classes` is the class folder of
+    `labels` are integers, or tuples if multi-label. `classes` is the class folder of
     each label, "" if that is not known.
     """
 

@@ -104,7 +104,7 @@ def check_readers() -> list[Line]:
 
 
 def check_devices() -> list[Line]:
-    """The devices that MindSpore can use; those of the host, and what they need."""
+    """The devices that MindSpore can use, the host's devices, and what they need."""
     text = run_python(LIST_KINDS)
     usable = [kind for line in text if line.startswith("kinds ") for kind in line.split()[1:]]
     lacking = advise_library(" ".join(text))

@@ -100,7 +100,7 @@ def main(
 class Predictor:
     """What the page calls. A video longer than `max_seconds` is refused.
 
-    Windows of `window` seconds are those of `Model.predict`.
+    Windows of `window` seconds as in `Model.predict`.
     """
 
     def __init__(

@@ -112,7 +112,7 @@ def main(
     lists = read_lists(labels.parent, videos, group)
     counts = ", ".join(f"{len(listed)} {name}" for name, listed in lists.items())
     print_line(f"videos: {counts}; to list new ones, delete {labels.parent} and {folder / 'run'}")
-    # The names are those of folders, which may be any bytes.
+    # Names of folders may be any bytes.
     classes = read_text(labels, str(labels), "surrogateescape").removesuffix("\n").split("\n")
     if is_new:
         files = [videos / name for listed in lists.values() for name in listed]

@@ -8,7 +8,7 @@
 SOURCE is a camera (its number), an address such as rtsp:// or http://, or a video. Prints a JSON
 line for each window, or, for resnet50 and for tsm built with model.online=true, for each frame,
 --fps of them in a second. Windows have --window seconds (10), and begin every --step seconds, by
-default the window. --labels, --top, --threshold and --out are those of scripts/predict.py. --save
+default the window. --labels, --top, --threshold and --out as in scripts/predict.py. --save
 writes the frames with the present class drawn in.
 
 Writes `NAME_stream.csv` and `NAME_stream.png`; ctrl-C ends it. The last line of stdout is one JSON

@@ -293,7 +293,7 @@ TINY += ["--data.batch=3", "--train.epochs=2", "--run.device=CPU", "--run.engine
 
 
 @pytest.mark.slow
-def test_the_journey_leads_from_videos_to_a_prediction(videos, tmp_path):
+def test_finetuning_end_to_end_from_videos_to_a_prediction(videos, tmp_path):
     """From random weights, then from the weights of that run; the second run skips all steps."""
     shutil.copy(videos / "up" / "test_up_000.mp4", videos / "up" / "damaged.mp4")
     with open(videos / "up" / "damaged.mp4", "r+b") as file:

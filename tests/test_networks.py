@@ -61,10 +61,10 @@ def test_every_method_of_a_network_works(name, tmp_path):
     delivered = [np.concatenate(column) for column in zip(*batches)]  # as in a plain program
     for column, expected in zip(delivered, zip(*(rows[k] for k in range(len(rows))))):
         np.testing.assert_array_equal(column, np.stack(expected))
-    blank_clips, blank_target = rows.make_blank_batch()
-    assert blank_clips.shape == (cfg.data.batch, *shape)
-    assert (blank_target.shape, blank_target.dtype) == (target.shape, target.dtype)
-    shares = rows.list_shares(blank_target)
+    zero_clips, zero_target = rows.make_zero_batch()
+    assert zero_clips.shape == (cfg.data.batch, *shape)
+    assert (zero_target.shape, zero_target.dtype) == (target.shape, target.dtype)
+    shares = rows.list_shares(zero_target)
     assert len(shares) == cfg.data.batch * cfg.data.clips_per_sample
     files = results["list_annotation_files"] = network.list_annotation_files(cfg)
     assert bool(files) == (name != "resnet50")

@@ -22,7 +22,7 @@ def folders(tmp_path_factory) -> Path:
     for name in ("segments", "parts"):
         (root / name / "lists").mkdir(parents=True)
     long = root / "segments/long.mp4"
-    groups = {"gop": PART, "options": {"bf": "0", "x264-params": "scenecut=0"}}
+    groups = {"g": str(PART), "bf": "0", "x264-params": "scenecut=0"}
     write_numbered_video(long, frames=3 * PART, width=96, height=64, rate=RATE, **groups)
     for k in range(3):
         inside = range(k * PART, (k + 1) * PART)

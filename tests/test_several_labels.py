@@ -42,7 +42,7 @@ LABELS = {"left": "0,1", "right": "0,2", "up": "0", "down": "0", "grow": "3", "s
 
 
 def write_lists(root: Path, folder: Path) -> Path:
-    """Lists of several labels for the videos of `root`, in a folder of their own."""
+    """Multi-label lists for the videos of `root`, in a folder of their own."""
     folder.mkdir(parents=True)
     for name in ("train.txt", "test.txt"):
         lines = []
@@ -83,7 +83,7 @@ def test_targets_of_training_and_test_have_all_labels(multi_args):
     assert compute_class_weights(cfg, sampler) == ((1.0, 7.0, 7.0, 3.0),)
     tests = network.build_eval_rows(cfg, Runtime())[0]
     assert tests[0][1].tolist() == [float(k in tests.records[0].label) for k in range(4)]
-    assert tests.blank()[1].tolist() == [0.0] * 4
+    assert tests.example()[1].tolist() == [0.0] * 4
 
 
 def test_images_of_a_list_have_all_labels(tmp_path):

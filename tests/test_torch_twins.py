@@ -44,7 +44,7 @@ def test_a_torch_network_gives_the_same_scores(path, tmp_path):
     network = path.parents[1].name
     arguments = cfg.model_arguments()
     if "recompute" in arguments:
-        arguments["recompute"] = False  # MViT's twin refuses it; scores do not depend on it
+        arguments["recompute"] = False  # MViT's reference refuses it; scores do not depend on it
     torch_net = importlib.import_module(f"benchmarks.torch.{network}").build_network(**arguments)
     randomize_weights(torch, torch_net)
     torch.save(torch_net.state_dict(), tmp_path / "net.pth")
@@ -61,7 +61,7 @@ def test_a_torch_network_gives_the_same_scores(path, tmp_path):
     np.testing.assert_allclose(ours, expected, atol=2e-5 * np.ptp(expected) + 1e-7)
     if weights_of(net).padding in ("", SYMMETRIC):
         naming = find_network(network).parameter_names()
-        back = convert_back(net, naming, {})  # the twin of the online network has TSM's names
+        back = convert_back(net, naming, {})  # the reference of the online network has TSM's names
         write_zip(tmp_path / "back.pth", back)
         state = torch.load(tmp_path / "back.pth", weights_only=True)
         for name, values in torch_net.state_dict().items():

@@ -158,6 +158,6 @@ class Config(NetworkConfig):
 
     def model_arguments(self) -> dict:
         arguments = asdict(self.model)
-        del arguments["labels"]  # no argument of the network: several labels need its logits
+        del arguments["labels"]  # no argument of the network: multi-label needs its logits
         derived = ("segments", "modality", "frames_per_segment")
         return {**arguments, **{name: getattr(self.data, name) for name in derived}}

@@ -1,6 +1,6 @@
 """Video data of TSM: annotation file -> frames -> crops -> MindData batches.
 
-Training yields (clip, label): uint8 (N, T, C, size, size) and int32 (N,); with several labels
+Training yields (clip, label): uint8 (N, T, C, size, size) and int32 (N,); multi-label
 float32 (N, classes), with mixup or cutmix float32 (N, 3 or 7) (`utils.data.mixing`). With dropout
 the trainer appends its factors, float32 (N, 1, K), as a third column.
 Evaluation yields (clips, label, valid): uint8 (N, V, T, C, size, size) with V views, int32 (N,),

@@ -12,7 +12,7 @@ Differences from the source, which fails or computes wrong results in the first 
 * temporal pooling halves the number of segments in evaluation too;
 * non-local blocks need ResNet-50: on other trunks the source drops blocks of a stage;
 * the network normalises uint8 clips;
-* `padding` other than `symmetric` is that of MindSpore's own ImageNet networks.
+* MindSpore's own ImageNet networks have a `padding` other than `symmetric`.
 """
 
 from typing import Union

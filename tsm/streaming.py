@@ -4,7 +4,7 @@ The network reads each frame once and keeps the shifted channels of earlier fram
 (`tsm/export_cells.py`). The scores of the last `data.segments` frames are averaged, like the
 consensus of a clip, and then become probabilities.
 
-The frame rate is that of training: dense sampling takes every (64 / segments)-th frame; uniform
+The frame rate is training's: dense sampling takes every (64 / segments)-th frame; uniform
 sampling spreads the segments over a video, here over three seconds, the length of a Jester video.
 The demo of the original takes every second camera frame, averages 12 scores, and changes its answer
 only after three equal results, with special rules for some gestures of Jester. `--fps 15` is close

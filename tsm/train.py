@@ -4,7 +4,7 @@
     python tsm/train.py --config_path tsm/configs/tsm_r50_sthv2_8f.yaml [--train.epochs=1 ...]
 
 The last line of stdout is one JSON object: checkpoint, complete, epochs, steps, loss, top1,
-validation_loss, validation_top1 (and validation_map with several labels), best_epoch (null without
+validation_loss, validation_top1 (and validation_map if multi-label), best_epoch (null without
 validations), clips_per_second, compile_seconds, first_step_seconds (since the start). Loss and top1
 are means since a log line.
 """

@@ -105,8 +105,8 @@ def run_command(
 ) -> NoReturn:
     """Calls `main(**options)` of a script without a config file, and exits.
 
-    If it takes `settings`, all names `section.key`, it is `main(settings, **options)` with those of
-    the command line, `name=value`.
+    If it takes `settings`, all names `section.key`, it is `main(settings, **options)` with the
+    settings of the command line, `name=value`.
     """
     parser = Parser(usage, [], main, *options_of)
     parser.settings = settings

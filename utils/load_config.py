@@ -150,7 +150,7 @@ def find_recipes() -> dict[str, Path]:
 def resolve_yaml(path: Path) -> Path:
     """The path itself or, if it does not exist, the file of the zoo with this path or name.
 
-    A name is that of a recipe, with or without `.yaml`, in any case.
+    A name is a recipe's, with or without `.yaml`, in any case.
     """
     if os.path.isfile(path):
         return Path(path)

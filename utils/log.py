@@ -51,7 +51,7 @@ class TqdmHandler(logging.Handler):
         try:
             tqdm.write(self.format(record), file=sys.stderr)
         except OSError as error:
-            if error.errno != errno.EIO:  # that of a terminal which was closed: the run saves
+            if error.errno != errno.EIO:  # the terminal was closed: the run saves
                 raise
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 LOG_LEVEL = "GLOG_v"
 CAPS = "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"  # oneDNN reads the second if there is no first
-GUEST = threading.RLock()  # of `guest`
+CONTEXT_LOCK = threading.RLock()  # of `borrow_context`
 DRY_RUN = "ZOO_DRY_RUN_CHIP"  # set by scripts.dry_run.simulator
 
 
@@ -158,7 +158,7 @@ def eager_mode() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def guest(run: Optional["Run"] = None) -> Iterator[None]:
+def borrow_context(run: Optional["Run"] = None) -> Iterator[None]:
     """Inside, MindSpore computes as `run.mode` says; the program's settings are restored.
 
     The networks of the program that uses the zoo may run operator by operator, as is the default.
@@ -167,7 +167,7 @@ def guest(run: Optional["Run"] = None) -> Iterator[None]:
     """
     import numpy as np
 
-    with GUEST:
+    with CONTEXT_LOCK:
         numbers = np.random.get_state()
         mode = set_mode(1 if run and run.mode == "eager" else 0)
         try:
@@ -198,7 +198,7 @@ def cap_instruction_set() -> None:
 
 @contextlib.contextmanager
 def uncapped_instruction_set() -> Iterator[None]:
-    """Hides the caps from another oneDNN, that of OpenVINO, until it has computed once.
+    """Hides the caps from OpenVINO's oneDNN until it has computed once.
 
     OpenVINO reads them when it compiles its first network. With a cap below AVX-512 on a processor
     that has it, the first inference of some networks ends the process with a segmentation fault;

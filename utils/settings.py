@@ -31,7 +31,7 @@ LARGEST_OF = {
     "epochs": 100_000,
     "max_pixels": 1 << 28,
 }
-# Bytes of pixels. A network needs some twenty times those of its clips.
+# Bytes of pixels. A network needs some twenty times its clips' bytes.
 LARGEST_CLIP = 1 << 26
 LARGEST_BATCH = 1 << 31  # in an evaluation
 
@@ -242,12 +242,12 @@ class TrainSettings:
     ema_decay: float = 0.0  # decay of the exponential moving average of weights; 0: off
     pretrained: Optional[Path] = None  # a converted checkpoint
     new_head: bool = False  # the classifier starts newly initialised
-    head_lr_mult: float = 1.0  # the classifier's rate over that of the other weights
+    head_lr_mult: float = 1.0  # the classifier's rate over the other weights'
     # Weights that stay as they are: `backbone` (all but the classifier), or a regular expression
     # for their names; empty: none.
     freeze: str = ""
     # With `freeze: backbone`, the classifier is trained on the features of so many random clips of
-    # each sample, which are computed once; 0: on those of new clips in every epoch.
+    # each sample, which are computed once; 0: on features of new clips in every epoch.
     feature_draws: int = 0
     sync_batch_norm: bool = False  # statistics of batch norms over all devices, not of each one
     # In the cross entropy: a number for each class, or `balanced`, 1 / videos; empty: all 1. With
@@ -314,7 +314,7 @@ class NetworkConfig:
         return isinstance(self.model, Classes) and self.model.labels == "multi"
 
     @property
-    def blank_label(self) -> Union[int, tuple[int, ...]]:
+    def example_label(self) -> Union[int, tuple[int, ...]]:
         """The label of a row that stands for no sample."""
         return () if self.has_several_labels else 0
 

@@ -7,7 +7,7 @@ Cells keep the names of PySlowFast.
 Source: facebookresearch/SlowFast, commit 287ec007.
 
 Differences from the source: uint8 clips are normalised in the network; drop-connect, which no
-recipe of the source uses, is left out. `depthwise_impl: dense` is another network, that of the
+recipe of the source uses, is left out. `depthwise_impl: dense` is another network, the
 PyTorch port for Ascend (README.md): full convolutions in the place of depthwise ones.
 
 A `stride` applies to height and width; time is never strided.
@@ -220,14 +220,14 @@ def build_stage(cin: int, cout: int, depth: int, impl: str, recompute: bool) -> 
 class X3D(nn.Cell):
     """Clips (N, 3, T, H, W), uint8 or normalised float32; the module documents the outputs.
 
-    `frames` and `crop` are those of training: they fix the window of the head. Clips of evaluation
+    `frames` and `crop` of training fix the window of the head. Clips of evaluation
     may have more frames and larger crops. `depthwise_impl` is the implementation of the depthwise
     convolutions. Those of `utils/nn/conv3d.py` compute the same with the same weights, at
     different speeds; `dense` has no groups, which is another network. `stem_impl` is the same for
     the stem. `zero_init`: the scale of the last norm of a block is
     initialised to zero, so the block starts as its shortcut. `recompute`: the backward pass
     recomputes squeeze and excitation and the Swish instead of storing their activations.
-    `multi_label`: the probabilities of the classes are independent, of samples with several labels.
+    `multi_label`: the probabilities of the classes are independent.
     """
 
     def __init__(

@@ -84,7 +84,7 @@ class PreciseBatchNorms:
         self.update(clips for clips, _ in islice(batches, self.count))
 
     def update(self, batches: Iterable[np.ndarray]) -> None:
-        """Sets the statistics to those of `batches` (N, 3, T, H, W); keeps them if there is none.
+        """Sets the statistics from `batches` (N, 3, T, H, W); keeps them if there is none.
 
         The network is left in training mode. The host reads the sums once, after the last batch.
         """

@@ -1,7 +1,7 @@
-"""Times the PyTorch twin of a network, in other processes that alternate with this one.
+"""Times the PyTorch reference of a network, in other processes that alternate with this one.
 
-On a GPU the twin has the precision of the run: float32 with or without TF32, or float16 autocast
-with a gradient scaler for every amp level above O0.
+On a GPU it has the precision of the run: float32 with or without TF32, or float16 autocast with a
+gradient scaler for every amp level above O0.
 
 Each of VARIANTS has a process, because any of them can be the fastest one. All have what a careful
 user sets: an allocator that keeps freed memory, a fused optimizer.
@@ -36,11 +36,11 @@ VARIANTS: dict[str, dict] = {
 ALLOCATOR = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "-1"}
 
 
-class TorchTwin:
-    """The twin of a network with a batch of synthetic clips of one shape, in one of VARIANTS.
+class TorchReference:
+    """The reference of a network with a batch of synthetic clips of one shape, in one of VARIANTS.
 
     `environment` is the one from before MindSpore was set up, whose settings PyTorch must not have.
-    Raises ValueError if PyTorch is not installed or the twin does not support a setting.
+    Raises ValueError if PyTorch is not installed or the reference does not support a setting.
     """
 
     def __init__(
@@ -127,9 +127,9 @@ def measure_files(
     result: dict[str, Any] = {}
     rates = []
     for name, variant in VARIANTS.items():
-        twin = TorchTwin(network.name, cfg, rows.shape, variant, environment)
-        answer = twin.send({"files": files})
-        twin.close()
+        reference = TorchReference(network.name, cfg, rows.shape, variant, environment)
+        answer = reference.send({"files": files})
+        reference.close()
         rates.append((len(videos) - 1) / answer["seconds"])
         result[f"{name}_videos_per_second"] = round(rates[-1], 2)
         result[f"{name}_peak_gb"] = round(answer["peak_gb"], 2)
@@ -144,31 +144,31 @@ def check_torch(kind: str, run: Run) -> None:
     if importlib.util.find_spec("torch") is None:
         raise ValueError("--torch: PyTorch is not installed here (pip install torch)")
     if run.device == "Ascend":
-        raise ValueError("--torch: PyTorch's twins run on a CPU or a GPU; set --run.device")
+        raise ValueError("--torch: the PyTorch references run on a CPU or a GPU; set --run.device")
     if run.device == "CPU" and run.amp_level != "O0":
         raise ValueError("--torch compares float32 on a CPU: without --run.amp")
 
 
 def measure_medians(
-    step: Callable[[], Any], repeats: int, twins: Sequence[TorchTwin], work: str
+    step: Callable[[], Any], repeats: int, references: Sequence[TorchReference], work: str
 ) -> list[float]:
-    """Median seconds of a step in MindSpore, then in each of the twins, in `repeats` turns.
+    """Median seconds of a step in MindSpore, then in each of the references, in `repeats` turns.
 
     The first step of all is not timed.
     """
-    if not twins:
+    if not references:
         return [measure_median_seconds(step, repeats)]
     step()
-    for twin in twins:
-        twin.run(work, 0)
+    for reference in references:
+        reference.run(work, 0)
     mindspore_seconds = []
-    torch_seconds = [[] for _ in twins]
+    torch_seconds = [[] for _ in references]
     for _ in range(repeats):
         turn_end = time.monotonic() + TURN_SECONDS
         while not mindspore_seconds or time.monotonic() < turn_end:
             mindspore_seconds.append(measure_median_seconds(step, 1, warm_up=0))
-        for twin, seconds in zip(twins, torch_seconds):
-            seconds += twin.run(work)
+        for reference, seconds in zip(references, torch_seconds):
+            seconds += reference.run(work)
     return [float(np.median(seconds)) for seconds in (mindspore_seconds, *torch_seconds)]
 
 

@@ -17,7 +17,7 @@ from benchmarks.torch.parts import Normalize, mix_batch
 
 
 class Plan(NamedTuple):
-    """The settings of a block; `side` is that of the grid, which gives the sizes of its tables."""
+    """The settings of a block; `side` of the grid gives the sizes of its tables."""
 
     dim: int
     out: int
@@ -219,7 +219,7 @@ class MViT(nn.Module):
     ):
         super().__init__()
         if recompute:
-            raise ValueError("model.recompute: the twin keeps all activations")
+            raise ValueError("model.recompute: the PyTorch reference keeps all activations")
         plain = variant == "pyslowfast"
         self.datasets = tuple(datasets)
         self.plain = plain

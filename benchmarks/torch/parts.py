@@ -1,4 +1,4 @@
-"""Parts that the PyTorch twins share: normalisation, mixup, cross entropy, frozen batch norms."""
+"""Parts that the PyTorch references share: normalisation, mixup, cross entropy, frozen norms."""
 
 from collections.abc import Sequence
 

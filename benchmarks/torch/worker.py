@@ -1,4 +1,4 @@
-"""Runs the PyTorch twin of a network, a few steps at a time, for `benchmarks/benchmark.py`.
+"""Runs the PyTorch reference of a network, a few steps at a time, for `benchmarks/benchmark.py`.
 
 It reads lines of JSON and answers each with a line. The first line is the job: network_name,
 network (settings of the model), train (settings of the training), shape of a batch, fraction (of
@@ -33,16 +33,16 @@ from benchmarks.torch.parts import freeze_norms, mix_batch, put_channels_last, s
 
 
 class Trial:
-    """A twin, and one batch of synthetic clips."""
+    """A reference, and one batch of synthetic clips."""
 
     def __init__(self, job: dict):
-        self.twin = importlib.import_module(f"benchmarks.torch.{job['network_name']}")
+        self.reference = importlib.import_module(f"benchmarks.torch.{job['network_name']}")
         self.train = job["train"]
         self.fraction = job["fraction"]
         self.count = 0
         self.device = torch.device(job["device"])
         self.half = job["half"]
-        self.net = self.twin.build_network(**job["network"]).to(self.device)
+        self.net = self.reference.build_network(**job["network"]).to(self.device)
         self.clips = torch.randint(0, 255, job["shape"], dtype=torch.uint8)
         self.labels = torch.arange(job["shape"][0]) % 2
         self.arrange = lambda clips: clips
@@ -64,7 +64,7 @@ class Trial:
         x = mix_batch(self.net.normalize(self.inputs), self.fraction)
         with torch.autocast(self.device.type, torch.float16, enabled=self.half):
             scores = self.net(x)
-        return self.twin.loss_of(scores, self.labels, self.fraction, self.train)
+        return self.reference.loss_of(scores, self.labels, self.fraction, self.train)
 
     def train_step(self) -> None:
         accumulation_steps = self.train["accumulation_steps"]
@@ -167,10 +167,10 @@ def build_optimizer(weights: list, train: dict) -> torch.optim.Optimizer:
     name = train.get("optimizer", "sgd")
     if name not in ("adamw", "sgd") or train["ema_decay"]:
         settings = "train.optimizer, train.ema_decay"
-        raise ValueError(f"{settings}: the twins have SGD and AdamW, no averages")
+        raise ValueError(f"{settings}: the PyTorch references have SGD and AdamW, no averages")
     if train["freeze"] or train["class_weights"] or train.get("layer_decay", 1) < 1:
         settings = "train.freeze, train.class_weights, train.layer_decay"
-        raise ValueError(f"{settings}: the twins train all weights alike")
+        raise ValueError(f"{settings}: the PyTorch references train all weights alike")
     options = {"lr": 1e-4, "weight_decay": train["weight_decay"], "fused": True}
     if name == "adamw":
         return torch.optim.AdamW(weights, **options)

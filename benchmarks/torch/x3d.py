@@ -100,7 +100,7 @@ class Head(nn.Module):
 class X3D(nn.Module):
     """Takes the settings of `x3d.model.X3D`; implementations other than `dense` are equal.
 
-    `recompute` has no effect: the twin keeps all activations.
+    `recompute` has no effect: the PyTorch reference keeps all activations.
     """
 
     def __init__(

@@ -70,7 +70,7 @@ def test_repeated_augmentation_equals_torchvisions_sampler():
                 positions = range(epoch * count, (epoch + 1) * count)
                 samples = [sampler.sample_at(position)[0] for position in positions]
                 np.testing.assert_array_equal(samples, whole[rank::size])
-                copies = [sampler.copy_at(position) for position in positions]
+                copies = [sampler.repetition_at(position) for position in positions]
                 np.testing.assert_array_equal(copies, (np.arange(len(whole)) % 4)[rank::size])
         assert ranks[0].steps_per_epoch == 50 // (3 * size)
 

@@ -5,13 +5,12 @@
         [--average logarithms] [--report DIR]
 
 A REPORT is the folder that `eval.py --report` wrote. `--average probabilities` takes the weighted
-mean of the probabilities; `logarithms`, the default, that of their logarithms. The logarithm of a
-probability is the logit minus a constant of the video: for networks whose reports are a softmax
-of logits (tsm, resnet50) the prediction is that of averaged logits, as in the original TSM.
+mean of the probabilities; `logarithms`, the default, the mean of their logarithms. The logarithm of
+a probability is the logit minus a constant of the video: for networks whose reports are a softmax
+of logits (tsm, resnet50) the prediction comes from averaged logits, as in the original TSM.
 A video that is unreadable in one report is unreadable in the result.
 
-Reports of several labels a video are averaged likewise; there `logarithms` are those of
-p / (1 - p), the logits.
+Multi-label reports are averaged likewise; there `logarithms` are those of p / (1 - p), the logits.
 
 The last line of stdout is one JSON object: top1, top5, mean_class_accuracy, loss (of several
 labels map, classes, top1, loss), videos, unreadable, average, weights, and the top-1 (or mAP) of

@@ -11,7 +11,7 @@ Y is a recipe that reads the videos, as tsm/configs/tsm_r50_k400_8f.yaml. Then t
 DIR gets the lists and a folder for every video, as from extract_frames.py, whose options these are.
 Between two frames, the images `flow_x_00001.jpg` and `flow_y_00001.jpg` hold the motion to the
 right and downwards, clipped to 20 pixels: 0 is -20, 255 is 20, as in TSN's dense_flow. So a video
-has one pair of images fewer than frames. `--quality` is that of JPEG; a frame that `--fps` repeats
+has one pair of images fewer than frames. `--quality` is JPEG's; a frame that `--fps` repeats
 has no motion.
 
 The method is OpenCV's DIS, which runs on a CPU. The published weights were made with TV-L1: with

@@ -20,7 +20,7 @@ fraction of every class in the test list; the only video of a class is for train
 makes the test list alone, of all videos. `--val` makes a third list, val.txt, for the validation
 during training (without it val.csv is a copy of test.csv). Of equal files (`twins` counts the
 groups) only the first is listed; `others` are files without the extension of a video, `system`
-hidden files and those of an operating system, as `__MACOSX`.
+hidden files and an operating system's, as `__MACOSX`.
 `--names images`, for resnet50: DIR has images; the command makes folders of links,
 LISTS/train/CLASS/IMAGE, LISTS/test and LISTS/val.
 

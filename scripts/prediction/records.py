@@ -74,7 +74,7 @@ class Predictor:
             self.cam = cam.GradCam(model.load_cell(), model.heads)
 
     def run_jobs(self, jobs: Iterable[tuple[str, str]]) -> Results:
-        """The record of each job; that of a broken video has an `error`."""
+        """The record of each job; a broken video's has an `error`."""
         for video, name in jobs:
             try:
                 yield (video, name), self.predict(video, name)

@@ -119,7 +119,9 @@ def record_activations(net: nn.Module, points: Iterable[str]) -> dict[str, Tenso
             modules[f"{name}.net"].register_forward_pre_hook(
                 lambda _, inputs, point=point: taps.update({point: inputs[0].clone()})
             )
-        elif name in modules:  # else the original recorded a module that PyTorch's twin has not
+        elif (
+            name in modules
+        ):  # else the original recorded a module that the PyTorch reference has not
             modules[name].register_forward_hook(
                 lambda _, __, output, point=point: taps.update(
                     # Blocks of MViT return tokens and their grid.

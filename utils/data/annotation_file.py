@@ -333,7 +333,7 @@ def _parse(
 
 
 def _parse_label(text: str, file: AnnotationFile) -> Label:
-    """The label; with several labels those of `3,17`, ascending, and none of `-`."""
+    """The label; multi-label: the labels of `3,17`, ascending, and none of `-`."""
     if file.multi_label and text == NO_LABEL:
         return ()
     labels = set()
@@ -362,7 +362,7 @@ def format_label(label: Label) -> str:
 
 
 def encode_label(label: Label, classes: int) -> Union[np.int32, np.ndarray]:
-    """The target of a row: int32, or of several labels float32 (classes,), 1 for each of them."""
+    """The target of a row: int32, or multi-label float32 (classes,), 1 for each of them."""
     if isinstance(label, int):
         return np.int32(label)
     target = np.zeros(classes, np.float32)
@@ -371,7 +371,7 @@ def encode_label(label: Label, classes: int) -> Union[np.int32, np.ndarray]:
 
 
 def swap_labels(label: Label, pairs: Sequence[tuple[int, int]]) -> Label:
-    """The label of a mirrored clip, or those of several: of a pair, one becomes the other."""
+    """The label or labels of a mirrored clip: the labels of a pair are exchanged."""
     other = {a: b for pair in pairs for a, b in (pair, pair[::-1])}
     if isinstance(label, int):
         return other.get(label, label)

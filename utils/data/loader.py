@@ -105,8 +105,8 @@ def build_pipeline(
     import mindspore.dataset as ds
 
     ds.config.set_prefetch_size(1)
-    blank = rows.blank()
-    size = rows.batch * sum(np.asarray(value).nbytes for value in blank)
+    example = rows.example()
+    size = rows.batch * sum(np.asarray(value).nbytes for value in example)
     device = ms.get_context("device_target")  # CPU, GPU or Ascend
     workers, processes = choose_workers(requested_workers, data.processes, device)
     prefetch = choose_prefetch(data.prefetch, size, max(1, len(rows) // rows.batch))
@@ -117,7 +117,7 @@ def build_pipeline(
         f"{cores.count_usable_cores()}, ranks on this node: {cores.get_local_rank_size()}{bound}); "
         f"batches of {size / 1e6:.3g} MB, prefetched: {prefetch}"
     )
-    batches = PrefetchedBatches(rows, blank, rows.batch, workers, processes, prefetch)
+    batches = PrefetchedBatches(rows, example, rows.batch, workers, processes, prefetch)
     return ds.GeneratorDataset(batches, list(rows.columns), shuffle=False)
 
 
@@ -168,7 +168,7 @@ class PrefetchedBatches:
 
     Args:
         source: `source[row]` is a tuple of arrays, one per column; `len(source)` is defined.
-        blank: a row with the shapes and types of all rows.
+        example: a row with the shapes and types of all rows.
         batch: rows of a batch; an incomplete last batch is left out.
         workers: number of threads or processes.
         processes: True for forked processes, False for threads.
@@ -176,13 +176,19 @@ class PrefetchedBatches:
     """
 
     def __init__(
-        self, source: Any, blank: Sequence, batch: int, workers: int, processes: bool, prefetch: int
+        self,
+        source: Any,
+        example: Sequence,
+        batch: int,
+        workers: int,
+        processes: bool,
+        prefetch: int,
     ):
         self.count = len(source) // batch
         self.batch = batch
         self.prefetch = prefetch
         self.processes = processes
-        arguments = source, blank, batch, workers, processes, prefetch
+        arguments = source, example, batch, workers, processes, prefetch
         self.create_pool = functools.partial(WorkerPool, *arguments)
         self.forked = self.create_pool() if processes else None
 
@@ -225,13 +231,19 @@ class WorkerPool:
     """
 
     def __init__(
-        self, source: Any, blank: Sequence, batch: int, workers: int, processes: bool, prefetch: int
+        self,
+        source: Any,
+        example: Sequence,
+        batch: int,
+        workers: int,
+        processes: bool,
+        prefetch: int,
     ):
         self.source = source
         self.batch = batch
         self.buffers: list[list[np.ndarray]] = [[] for _ in range(prefetch)]
         for columns in self.buffers:
-            for value in map(np.asarray, blank):
+            for value in map(np.asarray, example):
                 memory = mmap.mmap(-1, max(batch * value.nbytes, 1))
                 flat = np.frombuffer(memory, value.dtype, batch * value.size)
                 columns.append(flat.reshape(batch, *value.shape))

@@ -47,13 +47,13 @@ class Rows(abc.ABC):
     def __getitem__(self, index: int) -> Row: ...
 
     @abc.abstractmethod
-    def blank(self) -> Row:
+    def example(self) -> Row:
         """A row of the shapes and types of all rows, in place of a file that cannot be read."""
 
-    def make_blank_batch(self) -> list[np.ndarray]:
+    def make_zero_batch(self) -> list[np.ndarray]:
         """Zeros in the shapes and types of a batch, to compile for."""
-        blank = map(np.asarray, self.blank())
-        return [np.zeros((self.batch, *value.shape), value.dtype) for value in blank]
+        example = map(np.asarray, self.example())
+        return [np.zeros((self.batch, *value.shape), value.dtype) for value in example]
 
 
 class UnreadableFiles:
@@ -75,7 +75,7 @@ class UnreadableFiles:
         if not was_marked:
             log.warning("unreadable %s: %s", self.kind, reason)
 
-    def mark_again(self, indices: np.ndarray) -> None:
+    def restore_marks(self, indices: np.ndarray) -> None:
         """Marks the files that were marked before a run was stopped."""
         self.view_flags()[indices[indices < len(self.records)]] = True
 
@@ -163,7 +163,7 @@ class TrainRows(FileRows):
     def __getitem__(self, index: int) -> Row:
         position = self.start + int(index)
         sample, epoch = self.sampler.sample_at(position)
-        row = self.read_sample(sample, epoch, self.sampler.copy_at(position))
+        row = self.read_sample(sample, epoch, self.sampler.repetition_at(position))
         if self.data.mixes:
             self.write_mix(row[1], *divmod(position, self.sampler.batch))
         return row
@@ -171,7 +171,7 @@ class TrainRows(FileRows):
     def write_mix(self, target: np.ndarray, step: int, row: int) -> None:
         """Writes the mixing of the batch of a step of the run into the target of one of its rows.
 
-        It depends on seed, step and rank only, like that of a resumed run.
+        It depends on seed, step and rank only, so a resumed run has the same.
         """
         from utils.data.mixing import draw_partners  # here: most trainings need not load it
 
@@ -199,7 +199,7 @@ class TrainRows(FileRows):
                 return self.make_row(self.records[candidate], rng)
             except VideoError as error:
                 self.unreadable.add(candidate, str(error))
-        return self.blank()  # with so many unreadable files, `find_fault` stops the run
+        return self.example()  # with so many unreadable files, `find_fault` stops the run
 
     def draw_candidates(self, sample: int, epoch: int) -> Iterator[int]:
         """The sample, then the samples that replace it while they cannot be read either."""
@@ -209,9 +209,9 @@ class TrainRows(FileRows):
         for _ in range(MAX_TRIES - 1):
             yield rng.randint(len(self.records))
 
-    def blank(self) -> Row:
+    def example(self) -> Row:
         clip = np.zeros(self.cfg.get_clip_shape(self.data.crop), np.uint8)
-        return clip, self.make_target(self.cfg.blank_label)
+        return clip, self.make_target(self.cfg.example_label)
 
     def find_fault(self) -> str:
         """Why the trainer must stop the run (too many unreadable files), or an empty string."""
@@ -263,9 +263,9 @@ class RowsWithDropout(Rows):
         position = self.rows.sampler.global_position(self.rows.start + int(index))
         return (*self.rows[index], self.dropout.draw(position, self.rows.copies))
 
-    def blank(self) -> Row:
+    def example(self) -> Row:
         # 1: nothing is dropped.
-        return (*self.rows.blank(), np.ones((self.rows.copies, self.dropout.size), np.float32))
+        return (*self.rows.example(), np.ones((self.rows.copies, self.dropout.size), np.float32))
 
 
 class EvalRows(FileRows):
@@ -285,7 +285,7 @@ class EvalRows(FileRows):
         rt: Runtime,
         clip_shape: tuple[int, ...],
     ):
-        """`clip_shape` is that of one view; `self.shape` (V, ...) that of all V views."""
+        """`clip_shape` is the shape of one view; `self.shape` (V, ...) of all V views."""
         super().__init__(records, cfg)
         self.shape = (self.clips * self.crops, *clip_shape)
         self.views = f"{self.clips}x{self.crops}"  # as results name them
@@ -307,10 +307,10 @@ class EvalRows(FileRows):
                 return views, label, np.bool_(True)
             except VideoError as error:
                 self.unreadable.add(sample, str(error))
-        return self.blank()
+        return self.example()
 
-    def blank(self) -> Row:
-        label = encode_label(self.cfg.blank_label, self.cfg.class_counts[0])
+    def example(self) -> Row:
+        label = encode_label(self.cfg.example_label, self.cfg.class_counts[0])
         return np.zeros(self.shape, np.uint8), label, np.bool_(False)
 
     @abc.abstractmethod
@@ -319,7 +319,7 @@ class EvalRows(FileRows):
 
 
 class TrainVideoRows(TrainRows):
-    """Training rows of videos; the annotation file is that of a network for one data set."""
+    """Training rows of videos, for a network of one data set."""
 
     @abc.abstractmethod
     def choose_frames(self, video: Timeline, record: Any, rng: np.random.RandomState) -> np.ndarray:
@@ -345,7 +345,7 @@ class TrainVideoRows(TrainRows):
     ) -> np.ndarray:
         """A clip of cropped RGB frames after `data.rand_augment` and `data.erase`.
 
-        Apart from `channel_axis` its axes are those of the frames: time, height, width.
+        Apart from `channel_axis` its axes are the frames': time, height, width.
         """
         data: Any = self.data  # of a network for videos
         if not (data.rand_augment or data.erase):

@@ -25,7 +25,7 @@ GENERATORS = threading.local()
 
 @dataclass
 class TrainSampler:
-    """The training sequence of `samples` samples for one rank; positions are those of the rank.
+    """The training sequence of `samples` samples for one rank; positions are the rank's.
 
     `class_samples` has for each data set the number of samples of each class; None: unknown.
 
@@ -80,7 +80,7 @@ class TrainSampler:
         epoch, index = divmod(self.global_position(position), self.samples_per_epoch)
         return int(self.permutation(epoch)[index]), epoch
 
-    def copy_at(self, position: int) -> int:
+    def repetition_at(self, position: int) -> int:
         """A number that the copies of a sample in an epoch do not share; 0 if none is repeated."""
         taken = position % (self.steps_per_epoch * self.batch)  # by this rank in this epoch
         return (taken * self.size + self.rank) % self.copies

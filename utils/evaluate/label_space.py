@@ -96,7 +96,7 @@ class LabelSpace(abc.ABC):
         return self.compute_probs(result[0].astype(np.float64))
 
     def compute_probs(self, scores: np.ndarray) -> np.ndarray:
-        """Of logits their softmax, for several labels their sigmoid."""
+        """The softmax of logits; multi-label: their sigmoid."""
         if not self.raw_scores:
             return scores
         return sigmoid(scores) if self.multi_label else softmax(scores)

@@ -1,6 +1,6 @@
 """Evaluation metrics: mean over the views of a video, top-k over videos, sums over ranks.
 
-Of samples with several labels: average precision, mAP, cross entropy.
+Multi-label: average precision, mAP, cross entropy.
 
 Every video counts exactly once: padding and unreadable videos are not `valid` and not counted.
 """

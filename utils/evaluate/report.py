@@ -2,7 +2,7 @@
 
 `scores.csv` has a line for every video of the list, unreadable ones too, with the probabilities of
 all classes in nine digits: all other tables, and the metrics, follow from it. If samples have
-several labels, a label counts as predicted from the probability THRESHOLD on.
+multi-label reports, a label counts as predicted from the probability THRESHOLD on.
 """
 
 import tempfile
@@ -29,7 +29,7 @@ PAIRS = 12  # of classes, on the page
 SCORE_COLUMNS = ("path", "label", "predicted", "correct", "probability")  # before the classes
 WRONG_COLUMNS = ("path", "label", "predicted", "label_probability", "predicted_probability")
 WRONG_COLUMNS += ("label_name", "predicted_name")
-# Of samples with several labels
+# Multi-label
 LABEL_COLUMNS = ("path", "labels", "predicted", "correct")
 LABEL_WRONG_COLUMNS = ("path", "labels", "predicted", "missed", "extra", "loss")
 MIN_PROBABILITY = float(np.finfo(np.float32).tiny)  # a smaller one counts as this

@@ -99,7 +99,7 @@ def write_classes(
     keys = [key for key in COLUMNS if any(row.get(key) is not None for row in classes)]
     rows = []
     for row in classes:
-        count = round((row["recall"] or 0) * row["videos"])  # of several labels at the threshold
+        count = round((row["recall"] or 0) * row["videos"])  # multi-label: at the threshold
         rows.append({**row, "cells": [row[key] for key in keys], "hits": count})
     if keys:
         rows.sort(key=lambda row: (row["cells"][0] is None, row["cells"][0]))

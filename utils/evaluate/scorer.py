@@ -1,4 +1,4 @@
-"""`Scorer`: a network for inference, whatever computes it; and that of a Cell.
+"""`Scorer`: a network for inference, whatever computes it; and a Cell's scorer.
 
 `Steps`: a network that reads a stream. Scores of videos: forward passes over all views of a batch,
 and the mean over the views.
@@ -181,7 +181,7 @@ def choose_clips_per_pass(videos: int, *views: int, device: str, clip: tuple[int
     `clip`: it computes no faster with more, and needs more memory. An accelerator takes all views
     of the batch, in the fewest equal passes of at most CLIPS_PER_PASS clips (or `videos` clips if
     that is more). Of several data sets, the smallest number of views decides for all, so that one
-    graph is compiled. `device` is that of the scorer.
+    graph is compiled. `device` is the scorer's.
     """
     if device == "CPU":
         return max(1, min(videos, NUMBERS_PER_PASS // math.prod(clip)))

@@ -46,7 +46,7 @@ Builders = Mapping[type, Callable[[nn.Cell], nn.Cell]]
 
 
 class ExportOptions(NamedTuple):
-    """The checked options of export.py; batch 0 is a free one, `dtype` that of the clips.
+    """The checked options of export.py; batch 0 is a dynamic one, `dtype` the clips'.
 
     `engine` runs an ONNX file for the comparison. `outputs` are scores, or scores,features.
     `online`: one step of an online network, for one frame.
@@ -124,7 +124,7 @@ def check_options(
 def run_export(network: Network, usage: str) -> NoReturn:
     """Exports a checkpoint as the command line says, and exits; `usage` is the script's docstring.
 
-    The options are those of `check_options`.
+    `check_options` made the options.
     """
 
     def main(
@@ -138,7 +138,7 @@ def run_export(network: Network, usage: str) -> NoReturn:
 def export_network(
     network: Network, cfg: NetworkConfig, checkpoint_path: str, options: dict, overwrite: bool
 ) -> None:
-    """Exports a checkpoint and prints the result; `options` are those of `check_options`."""
+    """Exports a checkpoint and prints the result; `check_options` made the `options`."""
     rt = runtime.start(cfg.run)
     log.start_log(rt)
     checked = check_options(cfg.eval.batch, **options)

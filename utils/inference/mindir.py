@@ -43,7 +43,7 @@ class Node(NamedTuple):
 
 
 class Graph(NamedTuple):
-    """Names in it are unique, except that several outputs share that of their tuple.
+    """Names in it are unique, except that several outputs share the name of their tuple.
 
     `weights` and `constants` are the arrays and values by name.
     """
@@ -109,7 +109,7 @@ def read_graph(path: Path) -> Graph:
             nodes=[parse_node(node, primitives.get(node.op_type)) for node in operators],
             info=dict(model.user_info),
         )
-    except Exception as error:  # noqa: BLE001 protobuf's own, and those of a damaged file
+    except Exception as error:  # noqa: BLE001 protobuf's own, and a damaged file's
         raise ValueError(f"{path}: not a readable MINDIR: {shorten_error(error)}") from None
 
 

@@ -2,7 +2,7 @@
 
 `load_cell` and `start` are for MindSpore programs: docs/use_the_cells.md.
 
-It prints nothing. Errors are ValueErrors of one line; that of a video is a VideoError. MindSpore is
+It prints nothing. Errors are ValueErrors of one line, for a video a VideoError. MindSpore is
 imported only if it computes, or for the first export of a checkpoint to another inference engine.
 """
 
@@ -71,7 +71,7 @@ NUMBERS |= {"window": LEAST_0, "retry": LEAST_0, "step": ABOVE_0, "fps": ABOVE_0
 
 
 def list_recipes(network: str = "") -> list[str]:
-    """The names of all recipes, or of those of one network; `load` takes them."""
+    """The names of all recipes, or of one network's; `load` takes them."""
     if network:
         check_choice(network, list_networks(), "network")
     recipes = find_recipes().items()
@@ -116,7 +116,7 @@ def load(
 def load_recipe(
     recipe: AnyPath, overrides: Sequence[str], network: str = ""
 ) -> tuple[Network, NetworkConfig]:
-    """The network and the settings of a recipe; the arguments are those of `load`."""
+    """The network and the settings of a recipe; the arguments as in `load`."""
     path = resolve_yaml(Path(recipe))
     if network:
         check_choice(network, list_networks(), "network")
@@ -148,7 +148,7 @@ def load_cell(
 
     `weights` is the path of a checkpoint of the zoo, or a name of `list_weights`. With
     `num_classes` the classifier is a new one of so many classes; a network of several data sets
-    needs a list, with a number for each. `device` and `settings` are those of `load`.
+    needs a list, with a number for each. `device` and `settings` as in `load`.
     """
     from utils.weights import checkpoint
 
@@ -175,7 +175,7 @@ def start(
 ) -> tuple[Network, NetworkConfig, runtime.Runtime]:
     """The network and settings of a recipe, and the rank of this process; starts MindSpore.
 
-    The arguments are those of `load`.
+    The arguments as in `load`.
     """
     chosen, cfg = load_recipe(recipe, list_overrides(settings, device), network)
     start_device(cfg.run)
@@ -199,7 +199,7 @@ def build_model(
     heads = network.list_label_spaces(cfg)
     file = open_weights(Path(checkpoint))
     assign_class_names(heads, os.fspath(labels), file)
-    with runtime.guest(cfg.run):
+    with runtime.borrow_context(cfg.run):
         scorer = open_scorer(network, cfg, file, start=functools.partial(start_device, cfg.run))
     return Model(network, cfg=cfg, scorer=scorer, heads=heads)
 
@@ -230,7 +230,7 @@ class Model(contextlib.AbstractContextManager["Model"]):
 
     def close(self, *_: object) -> None:
         """Gives the memory of the network back; then a prediction is a ValueError."""
-        with runtime.GUEST:  # not while a thread computes
+        with runtime.CONTEXT_LOCK:  # not while a thread computes
             self.scorer = None
 
     __exit__ = close
@@ -292,8 +292,8 @@ class Model(contextlib.AbstractContextManager["Model"]):
 
     @contextlib.contextmanager
     def computing(self) -> Iterator[None]:
-        """Inside, MindSpore is a guest of the program."""
-        with runtime.guest(self.cfg.run):
+        """Inside, MindSpore is a borrow_context of the program."""
+        with runtime.borrow_context(self.cfg.run):
             if self.scorer is None:
                 raise ValueError("this model is closed; load it again")
             yield
@@ -340,7 +340,7 @@ class Model(contextlib.AbstractContextManager["Model"]):
         """The frames of `source`, as in `predict`."""
         if isinstance(source, (str, os.PathLike)):
             if fps is not None:
-                raise ValueError("fps is that of frames in memory; a video has its own")
+                raise ValueError("fps is for frames in memory; a video has its own")
             return self.network.open_frames(self.cfg, os.fspath(source))
         frames = np.asarray(source)
         data = self.cfg.data
@@ -360,7 +360,7 @@ class Model(contextlib.AbstractContextManager["Model"]):
     def score_windows(
         self, parts: Iterable[tuple[Window, list[np.ndarray]]], top: int, threshold: float = 0.0
     ) -> tuple[Prediction, WindowResult]:
-        """The prediction for the windows of `read`, and its surest window.
+        """The prediction for the windows of `read`, and its highest-scoring window.
 
         Only that window's views stay in memory.
         """

@@ -395,7 +395,7 @@ def with_dynamic_batch(small: Graph, large: Graph) -> Graph:
 
 
 def free_axes(a: Array, b: Array) -> Array:
-    """`a` with -1 for the sizes that differ from those of `b`."""
+    """`a` with -1 for the sizes that differ in `b`."""
     return a._replace(shape=tuple(x if x == y else -1 for x, y in zip(a.shape, b.shape)))
 
 

@@ -301,7 +301,7 @@ class Stream(Iterator[StreamResult], AbstractContextManager["Stream"]):
             for frame in self.queue or prepared:
                 self.frames += 1
                 is_behind = self.queue is not None and bool(self.queue.waiting)
-                with runtime.guest(self.run):  # other threads compute while this one reads
+                with runtime.borrow_context(self.run):  # other threads compute while this one reads
                     results = [*self.scorer.add(frame, is_behind)]
                 for start, end, values in results:
                     stacked = [probabilities[None] for probabilities in values]

@@ -70,9 +70,9 @@ class FeatureRows(Rows):
 
     def __getitem__(self, index: int) -> Row:
         record = self.find(int(index))
-        return self.blank() if record is None else tuple(self.table[record])
+        return self.example() if record is None else tuple(self.table[record])
 
-    def blank(self) -> Row:
+    def example(self) -> Row:
         return tuple(np.zeros(1, self.table.dtype)[0])
 
 
@@ -107,7 +107,7 @@ def use_features(
 
     def find(index: int) -> int:
         sample, epoch = rows.sampler.sample_at(rows.start + index)
-        return (epoch + rows.sampler.copy_at(rows.start + index)) % draws * count + sample
+        return (epoch + rows.sampler.repetition_at(rows.start + index)) % draws * count + sample
 
     file, *files = choose_files(job, net, [rows, *(part.rows for part in eval_sets)])
     table = compute_table(job, net, rows, file, read, draws * count)
@@ -165,7 +165,7 @@ def compute_table(
         x = backbone(Tensor(clips.reshape(-1, *clips.shape[-axes:]))).asnumpy()
         return x.reshape(*clips.shape[:-axes], *x.shape[1:]), *row[1:]
 
-    columns = zip(rows.columns, map(np.asarray, replace_clips(rows.blank())))
+    columns = zip(rows.columns, map(np.asarray, replace_clips(rows.example())))
     fields = [(name, value.dtype, value.shape) for name, value in columns]
     dtype = np.dtype([*fields, ("state", np.uint8)])
     samples = len(rows.records)
@@ -180,7 +180,7 @@ def compute_table(
             file.truncate(done * dtype.itemsize)
             if done:
                 lost = np.memmap(file, dtype, "r")["state"] == LOST
-                rows.unreadable.mark_again(np.flatnonzero(lost) % samples)
+                rows.unreadable.restore_marks(np.flatnonzero(lost) % samples)
             missing = range(done, count)
             parts = read_ahead(lambda k: map(read, [k]), missing, count_workers("auto"))
             for k, values in Progress(parts, "features", total=len(missing), unit="clips"):

@@ -79,7 +79,7 @@ class SGD(nn.Optimizer):
     def fold_scale(self, scale: float) -> bool:
         """Takes gradients multiplied by `scale` from now on; False if that would not be exact.
 
-        It is for powers of two. The kernel has no dampening with Nesterov's momentum.
+        Exact only for powers of two. The kernel has no dampening with Nesterov's momentum.
         """
         if self.nesterov or math.frexp(scale)[0] != 0.5 or not 1 <= scale <= 2**24:
             return False

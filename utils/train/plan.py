@@ -81,7 +81,7 @@ class Plan(Job):
         """`TrainStep`'s `mix`; None without mixup and cutmix. `normalize` is the network's."""
         if not self.cfg.data.mixes:
             return None
-        from utils.nn.soft_targets import MixBatch  # here, for the same reason
+        from utils.nn.soft_targets import MixBatch  # here: most trainings mix no clips
 
         return MixBatch(normalize)
 

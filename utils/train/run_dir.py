@@ -150,7 +150,7 @@ class RunDirectory:
         # A run of an older version did not say which it wrote: all that are there count as its own.
         found = [int(file.stem.removeprefix("epoch_")) for file in list_epochs(self.path)]
         self.own_epochs = arrays.pop(EPOCHS, np.array([0, *found])).tolist()[1:]
-        unreadable.mark_again(arrays.pop(UNREADABLE, np.zeros(0, np.int32)))
+        unreadable.restore_marks(arrays.pop(UNREADABLE, np.zeros(0, np.int32)))
         state = step.state()
         shapes = {name: tuple(parameter.shape) for name, parameter in state.items()}
         report = checkpoint.report_differences(arrays, shapes)

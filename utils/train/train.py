@@ -119,7 +119,7 @@ def run_training(network: Network, cfg: NetworkConfig, build: Build) -> None:
     elif batches is None:
         log.info("nothing left to train: %d epochs are done", cfg.train.epochs)
     else:
-        run_steps(job, step, batches, loop, blank=read_rows.make_blank_batch())
+        run_steps(job, step, batches, loop, example=read_rows.make_zero_batch())
     print_result(loop.result(), rt)
 
 
@@ -157,7 +157,7 @@ def build_training(job: Job, sampler: TrainSampler, build: Build) -> tuple[Train
 
 
 def choose_kernels(run: Run, device: str) -> kernels.Plain:
-    """The operators for a device; on a CPU in float32, those of the zoo, compiled once.
+    """The operators for a device; on a CPU in float32 the zoo's, compiled once.
 
     Logs one line if that is not possible; then they are MindSpore's. In eager mode, arrays may be
     views of others, which compiled kernels cannot read.
@@ -168,7 +168,7 @@ def choose_kernels(run: Run, device: str) -> kernels.Plain:
         try:
             return Cpu(library.load(get_cache_folder() / "cpu_kernels", log.info))
         except (OSError, ValueError) as error:
-            log.info("the training uses MindSpore's CPU kernels, not those of the zoo: %s", error)
+            log.info("the training uses MindSpore's CPU kernels, not the zoo's: %s", error)
     return kernels.select(device)
 
 
@@ -198,9 +198,9 @@ def log_start(cfg: NetworkConfig, sampler: TrainSampler, start_step: int) -> Non
 
 
 def run_steps(
-    job: Job, step: TrainStep, data: Any, loop: TrainingLoop, blank: Sequence[np.ndarray]
+    job: Job, step: TrainStep, data: Any, loop: TrainingLoop, example: Sequence[np.ndarray]
 ) -> None:
-    """Compiles the step and runs it over `data`, a MindData data set of batches like `blank`.
+    """Compiles the step and runs it over `data`, a MindData data set of batches like `example`.
 
     `data.output_shapes()` is not used: it would start the data set's workers for one batch.
     """
@@ -210,12 +210,13 @@ def run_steps(
     else:
         log.info("compiling the graph ...")
         start = time.monotonic()
-        step.compile(*map(Tensor, blank))
+        step.compile(*map(Tensor, example))
         runtime.release_memory()
         loop.compile_seconds = time.monotonic() - start
         log.info("compiled in %.1f s", loop.compile_seconds)
         if job.rt.device == "Ascend":
             log.info("the first step also compiles the device's kernels, which can take minutes")
     with handle_signals(loop.request_stop):
+        # One pass over `data` is all remaining epochs.
         Model(step).train(1, data, [loop], dataset_sink_mode=False)
     loop.finish()

@@ -45,7 +45,7 @@ MAX_OVERFLOWS = 20  # consecutive steps that are not finite before the run stops
 class TrainingLoop(Callback):
     """Logs, saves, evaluates and stops between steps. All ranks decide alike, on the same values.
 
-    `rows` are those of the whole run, `steps_done` counts the steps since its start. Raises
+    `rows` of the whole run; `steps_done` counts the steps since its start. Raises
     ValueError if the run fails.
     """
 
@@ -249,7 +249,7 @@ class TrainingLoop(Callback):
         """Saves the run, and the weights of an epoch; both only if all is finite."""
         if not self.rt.is_main_process:
             return
-        # Weights, statistics and the optimizer's state: those of this rank.
+        # This rank's weights, statistics and optimizer's state.
         state = self.step.state()
         self.is_finite = all(np.isfinite(value.asnumpy()).all() for value in state.values())
         if self.is_finite:

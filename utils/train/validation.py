@@ -114,7 +114,7 @@ class Validation:
         return last if has_few else self.find_leader()
 
     def find_leader(self) -> int:
-        """The epoch with the best value, of equal ones that of the lowest loss; 0: none."""
+        """The epoch with the best value, of equal ones the lowest loss; 0: none."""
         sign = 1 if self.metric == "loss" else -1
         lines = {k: line for k, line in self.lines.items() if line["videos"]}
         order = {k: (sign * line[self.metric], line["loss"], k) for k, line in lines.items()}

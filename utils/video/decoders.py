@@ -88,7 +88,7 @@ def open_video(
 
     "portable" is PyAV with a slower conversion to RGB, which is the same on every processor.
 
-    With `segment`, the frames are those of this part of the video. PyAV finds them by time stamps
+    With `segment`, the frames of this part of the video. PyAV finds them by time stamps
     and reads only this part, if the file has time stamps (`packets.PacketTable`). Else decoding
     starts at the first frame of the video.
 

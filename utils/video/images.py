@@ -117,7 +117,7 @@ def convert(image: Image.Image, mode: str) -> np.ndarray:
         if tags.get(TIFF_BLACK) == WHITE_IS_ZERO:
             grey = 255 - grey
         return grey if mode == "L" else np.repeat(grey[..., None], 3, axis=2)
-    image.info.pop("transparency", None)  # PIL would warn of that of a palette
+    image.info.pop("transparency", None)  # PIL would warn of a palette's
     return np.asarray(image.convert(mode))
 
 

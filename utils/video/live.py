@@ -58,7 +58,7 @@ class Frame(NamedTuple):
 class Connection(NamedTuple):
     """An open source. `length` is the number of frames, 0 if unknown; of a file `fps` may be 0.
 
-    `times` are those of the file, as in `Timeline`.
+    `times` of the file, as in `Timeline`.
 
     `frames` yields (seconds, RGB frame). It ends if the source has a known duration, and else
     raises VideoError.

@@ -121,7 +121,7 @@ def list_class_folders(path: Path) -> list[str]:
 
 
 def list_images(folder: Path) -> tuple[list[str], list[str]]:
-    """The names of the images of a class folder by their bytes, and those of all else in it."""
+    """The names of the images of a class folder by their bytes, and of all else in it."""
     names = sorted(os.listdir(folder), key=os.fsencode)
     images = [n for n in names if has_suffix(n, IMAGE_SUFFIXES) and not is_system_name(n)]
     return images, sorted({*names} - {*images})

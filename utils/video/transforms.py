@@ -74,7 +74,7 @@ def cut_boxes(
 def cut_crops(frames: np.ndarray, side: int, crop: int, crops: int) -> np.ndarray:
     """The crops of frames whose short side is resized to `side`: uint8 (n, crops, C, crop, crop).
 
-    They are those of `view_box`; a single one is in the centre.
+    As in `view_box`; a single one is in the centre.
     """
     count, height, width, channels = frames.shape
     size = scale_short_side(width, height, side)

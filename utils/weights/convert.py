@@ -56,7 +56,7 @@ class Source(NamedTuple):
     arrays: dict[str, np.ndarray]
     dropped: list[str]  # names in the file that are no weights
     padding: str  # of the network, if it is a ResNet
-    changed_eps: int  # batch norms whose eps was not that of this zoo
+    changed_eps: int  # batch norms whose eps was not this zoo's
 
 
 def read_source(path: Path, key: str = "", renames: Sequence[str] = ()) -> Source:
@@ -74,7 +74,7 @@ def read_source(path: Path, key: str = "", renames: Sequence[str] = ()) -> Sourc
         arrays = select_names(read_shards(path), key)
     elif kind in FOREIGN_KINDS or (not kind and path.suffix != ".ckpt"):
         arrays = load_state(path, key)
-        if kind == "safetensors":  # those of this zoo say how the network pads
+        if kind == "safetensors":  # this zoo's say how the network pads
             with safe_open(str(path), "numpy") as opened:
                 texts = opened.metadata() or {}
             texts |= checkpoint_file.pop_texts(arrays)  # saved by a program from a checkpoint

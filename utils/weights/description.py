@@ -34,7 +34,7 @@ class Description:
     """The network of a checkpoint.
 
     `name` is that of its recipe or run, `settings` are {section: {key: value}}, `classes` the class
-    names by the name of the data set, which is empty if there is one. `metrics` are those of a
+    names by the name of the data set, which is empty if there is one. `metrics` of a
     validation, `source` names the file or weights that were converted, `seconds` is what a training
     clip covers of a video, 0 if unknown.
     """

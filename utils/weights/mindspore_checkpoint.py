@@ -113,7 +113,7 @@ def check_padding(file: Path, padding: str, setting: str) -> None:
 
 
 def unify_eps(arrays: dict[str, np.ndarray]) -> int:
-    """Changes the arrays to those of a network whose batch norms all have EPS.
+    """Changes the arrays for a network whose batch norms all have EPS.
 
     A norm divides by the root of moving_variance + eps. So a difference in eps is added to the
     variance: the scores stay the same. Returns the number of changed norms.

@@ -70,7 +70,7 @@ def find_published(name: str) -> Published:
 
 
 def compare_accuracy(path: Path, result: dict) -> str:
-    """A line with the published accuracy and that of `result`, if a published checkpoint has it."""
+    """A line with the published accuracy and `result`'s, if a published checkpoint has it."""
     entry = list_published().get(path.stem) if path.parent.name == "weights" else None
     if entry is None or not entry.published or entry.start:
         return ""

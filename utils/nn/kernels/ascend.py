@@ -210,7 +210,7 @@ def move_weight(kernel, zero, betas, epsilon, gradient, weight, mean, variance, 
 class StatusFlagCheck(nn.Cell):
     """`gradients.FiniteCheck` on a 910A, whose arithmetic saturates and sets flags at an overflow.
 
-    The flags are those of all kernels of this rank's device since they were cleared.
+    The flags cover all kernels of this rank's device since they were cleared.
     """
 
     def __init__(self):
@@ -237,7 +237,7 @@ class StatusFlagCheck(nn.Cell):
         return NPUClearFloatStatusV2()(Tensor(np.zeros(8, np.int32)))
 
     def are_flags_clear(self, after: tuple) -> Tensor:
-        """Whether no kernel before those of `after` overflowed; clears the flags."""
+        """Whether no kernel before `after` overflowed; clears the flags."""
         return amp.all_finite(after)
 
 

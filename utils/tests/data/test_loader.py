@@ -46,7 +46,7 @@ class Clips(TrainRows):
     def make_row(self, record, rng):
         return rng.randint(0, 255, (3, 2, 8, 8)).astype(np.uint8), np.int32(record.label)
 
-    def blank(self):
+    def example(self):
         return np.zeros((3, 2, 8, 8), np.uint8), np.int32(0)
 
 
@@ -61,7 +61,7 @@ class Rows:
         self.width = width
         self.count = count
 
-    def blank(self):
+    def example(self):
         return (np.zeros(self.width),)
 
     def __len__(self):
@@ -190,7 +190,7 @@ def test_prefetch_limits_the_number_of_rows(processes):
 
 
 def prefetch_numbers(rows, batch, **options):
-    return PrefetchedBatches(rows, blank=rows.blank(), batch=batch, **options)
+    return PrefetchedBatches(rows, example=rows.example(), batch=batch, **options)
 
 
 @pytest.fixture

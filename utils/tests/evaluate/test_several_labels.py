@@ -1,4 +1,4 @@
-"""Metrics, loss and report of samples with several labels."""
+"""Metrics, loss and report of multi-label samples."""
 
 import json
 import math

@@ -172,7 +172,7 @@ def folder(tmp_path):
 
 def make_marks(*marked: int) -> UnreadableFiles:
     marks = UnreadableFiles([None] * 100)
-    marks.mark_again(np.array(marked, int))
+    marks.restore_marks(np.array(marked, int))
     return marks
 
 
