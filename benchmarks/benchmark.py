@@ -206,18 +206,15 @@ def measure_step(
     macs = sum(layer.macs for layer in layers)
     log.log.info("compiling the training graph ...")
     compiled = measure_compile_seconds(step, *inputs)
-    train = baseline.measure_medians(
-        lambda: step(*inputs).asnumpy(), repeats=repeats, references=references, work="train"
-    )
+    train_once = lambda: step(*inputs).asnumpy()  # noqa: E731
+    train = baseline.measure_medians(train_once, repeats, references, "train")
     on_device = rt.device != "CPU"
     peak_gb = ms.runtime.max_memory_allocated() / 1e9 if on_device else read_peak_memory()
     scorer = open_scorer(network, cfg, checkpoint_path)
     evaluate = partial(scorer, clip.asnumpy().reshape(batch, *shape))
     log.log.info("compiling the evaluation graph ...")
     eval_compiled = baseline.measure_median_seconds(evaluate, 1, warm_up=0)
-    evaluation = baseline.measure_medians(
-        evaluate, repeats=repeats, references=references, work="evaluate"
-    )
+    evaluation = baseline.measure_medians(evaluate, repeats, references, "evaluate")
     a = Tensor(np.random.RandomState(0).standard_normal((MATMUL, MATMUL)).astype(np.float32))
     multiply = ops.MatMul()
     product = baseline.measure_median_seconds(lambda: multiply(a, a).asnumpy(), repeats)

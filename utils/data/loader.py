@@ -105,8 +105,8 @@ def build_pipeline(
     import mindspore.dataset as ds
 
     ds.config.set_prefetch_size(1)
-    example = rows.example()
-    size = rows.batch * sum(np.asarray(value).nbytes for value in example)
+    like = rows.example()
+    size = rows.batch * sum(np.asarray(value).nbytes for value in like)
     device = ms.get_context("device_target")  # CPU, GPU or Ascend
     workers, processes = choose_workers(requested_workers, data.processes, device)
     prefetch = choose_prefetch(data.prefetch, size, max(1, len(rows) // rows.batch))
@@ -117,7 +117,7 @@ def build_pipeline(
         f"{cores.count_usable_cores()}, ranks on this node: {cores.get_local_rank_size()}{bound}); "
         f"batches of {size / 1e6:.3g} MB, prefetched: {prefetch}"
     )
-    batches = PrefetchedBatches(rows, example, rows.batch, workers, processes, prefetch)
+    batches = PrefetchedBatches(rows, like, rows.batch, workers, processes, prefetch)
     return ds.GeneratorDataset(batches, list(rows.columns), shuffle=False)
 
 
@@ -168,7 +168,7 @@ class PrefetchedBatches:
 
     Args:
         source: `source[row]` is a tuple of arrays, one per column; `len(source)` is defined.
-        example: a row with the shapes and types of all rows.
+        like: a row with the shapes and types of all rows.
         batch: rows of a batch; an incomplete last batch is left out.
         workers: number of threads or processes.
         processes: True for forked processes, False for threads.
@@ -176,19 +176,13 @@ class PrefetchedBatches:
     """
 
     def __init__(
-        self,
-        source: Any,
-        example: Sequence,
-        batch: int,
-        workers: int,
-        processes: bool,
-        prefetch: int,
+        self, source: Any, like: Sequence, batch: int, workers: int, processes: bool, prefetch: int
     ):
         self.count = len(source) // batch
         self.batch = batch
         self.prefetch = prefetch
         self.processes = processes
-        arguments = source, example, batch, workers, processes, prefetch
+        arguments = source, like, batch, workers, processes, prefetch
         self.create_pool = functools.partial(WorkerPool, *arguments)
         self.forked = self.create_pool() if processes else None
 
@@ -231,19 +225,13 @@ class WorkerPool:
     """
 
     def __init__(
-        self,
-        source: Any,
-        example: Sequence,
-        batch: int,
-        workers: int,
-        processes: bool,
-        prefetch: int,
+        self, source: Any, like: Sequence, batch: int, workers: int, processes: bool, prefetch: int
     ):
         self.source = source
         self.batch = batch
         self.buffers: list[list[np.ndarray]] = [[] for _ in range(prefetch)]
         for columns in self.buffers:
-            for value in map(np.asarray, example):
+            for value in map(np.asarray, like):
                 memory = mmap.mmap(-1, max(batch * value.nbytes, 1))
                 flat = np.frombuffer(memory, value.dtype, batch * value.size)
                 columns.append(flat.reshape(batch, *value.shape))

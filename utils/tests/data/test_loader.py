@@ -190,7 +190,7 @@ def test_prefetch_limits_the_number_of_rows(processes):
 
 
 def prefetch_numbers(rows, batch, **options):
-    return PrefetchedBatches(rows, example=rows.example(), batch=batch, **options)
+    return PrefetchedBatches(rows, like=rows.example(), batch=batch, **options)
 
 
 @pytest.fixture
