@@ -154,6 +154,16 @@ class EvalVideos(EvalRows):
             return arrange_views(*video.read(indices, cut))
 
 
+def build_eval_rows(
+    cfg: Config, rt: Runtime, spaces: Sequence[LabelSpace] = (), split: str = "test"
+) -> dict[int, EvalVideos]:
+    """The data sets of `eval.sets` in a test, all in validation."""
+    names = (split == "test" and cfg.eval.sets) or [settings.name for settings in cfg.data.sets]
+    chosen = [k for k, settings in enumerate(cfg.data.sets) if settings.name in names]
+    class_names = list_own_names(spaces, len(cfg.data.sets))
+    return {k: EvalVideos(cfg, rt, k, split, class_names[k]) for k in chosen}
+
+
 def create_dataset(cfg: Config, rows: Rows, workers: Union[int, str]) -> Any:
     """The batches of rows in their order as MindData's `GeneratorDataset`, for `Model.train`.
 

@@ -40,3 +40,7 @@ class DatasetLabelSpace(LabelSpace):
     def crop_frames(self, frames: np.ndarray) -> np.ndarray:
         side = self.settings.short_side
         return cut_crops(frames, side=side, crop=self.data.crop, crops=self.crops)
+
+
+def list_label_spaces(cfg: Config) -> list[DatasetLabelSpace]:
+    return [DatasetLabelSpace(cfg, index) for index in range(len(cfg.data.sets))]

@@ -1,6 +1,5 @@
 """What the folder of the multi-dataset MViTv2 provides; utils/networks.py documents the names."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -8,10 +7,8 @@ import numpy as np
 from mvit_multi import dataset
 from mvit_multi.config import Config
 from mvit_multi.convert import MViTNames
-from mvit_multi.labels import DatasetLabelSpace
-from utils.evaluate.label_space import LabelSpace, list_own_names
+from mvit_multi.labels import DatasetLabelSpace, list_label_spaces
 from utils.networks import Network
-from utils.runtime import Runtime
 
 
 class MViTNetwork(Network[Config]):
@@ -26,15 +23,8 @@ class MViTNetwork(Network[Config]):
     parameter_names = MViTNames
     list_annotation_files = staticmethod(dataset.list_annotation_files)
     read_records = staticmethod(dataset.read_records)
-
-    def build_eval_rows(
-        self, cfg: Config, rt: Runtime, spaces: Sequence[LabelSpace] = (), split: str = "test"
-    ) -> dict[int, dataset.EvalVideos]:
-        """The data sets of `eval.sets` in a test, all in validation."""
-        names = (split == "test" and cfg.eval.sets) or [settings.name for settings in cfg.data.sets]
-        chosen = [k for k, settings in enumerate(cfg.data.sets) if settings.name in names]
-        class_names = list_own_names(spaces, len(cfg.data.sets))
-        return {k: dataset.EvalVideos(cfg, rt, k, split, class_names[k]) for k in chosen}
+    build_eval_rows = staticmethod(dataset.build_eval_rows)
+    list_label_spaces = staticmethod(list_label_spaces)
 
     def get_sample_shape(self, cfg: Config) -> tuple[int, ...]:
         return cfg.data.repeated_aug, *self.get_input_shape(cfg)
@@ -43,9 +33,6 @@ class MViTNetwork(Network[Config]):
         """Targets float32 (N, S, 7) of clips of the first data set."""
         rows = [[dataset.build_target_row(0, int(k), 1.0)] * cfg.data.repeated_aug for k in labels]
         return np.array(rows, np.float32)
-
-    def list_label_spaces(self, cfg: Config) -> list[DatasetLabelSpace]:
-        return [DatasetLabelSpace(cfg, index) for index in range(len(cfg.data.sets))]
 
     def build_model(self, **settings: Any):
         from mvit_multi.model import MViT

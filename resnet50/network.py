@@ -1,6 +1,5 @@
 """What the folder of ResNet provides; utils/networks.py documents the names."""
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -8,8 +7,7 @@ from resnet50 import dataset
 from resnet50.config import Config
 from resnet50.convert import ResNetNames
 from resnet50.labels import ImageLabelSpace
-from resnet50.readers import ImageRecord, Images, read_records
-from utils.evaluate.label_space import LabelSpace, list_own_names
+from resnet50.readers import ImageRecord, read_records
 from utils.networks import Network
 from utils.video.reader import FrameReader, read_bytes
 
@@ -25,11 +23,8 @@ class ResNetNetwork(Network[Config]):
     create_dataset = staticmethod(dataset.create_dataset)
     label_space = ImageLabelSpace
     parameter_names = ResNetNames
+    read_records = staticmethod(read_records)
     build_train_sampler = staticmethod(dataset.build_train_sampler)
-
-    def read_records(self, cfg: Config, split: str, spaces: Sequence[LabelSpace] = ()) -> Images:
-        run = spaces[0].run_folder if spaces else None
-        return read_records(cfg, split, run, list_own_names(spaces, 1)[0])
 
     def open_frames(self, cfg: Config, path: str) -> FrameReader:
         return ImageRecord(path, 0, partial(read_bytes, path)).open(cfg.data)

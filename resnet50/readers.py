@@ -28,6 +28,7 @@ from utils.data.annotation_file import (
     find_class_names,
     read_list,
 )
+from utils.evaluate.label_space import LabelSpace, list_own_names
 from utils.files import read_text, report_write_errors, write_text
 from utils.log import log
 from utils.messages import format_value, join_names
@@ -250,13 +251,13 @@ class Cifar(Images):
         )
 
 
-def read_records(
-    cfg: Config, split: str, run: Optional[Path] = None, class_names: Sequence[str] = ()
-) -> Images:
-    """The images of a split. `run` is the folder of the checkpoint, `class_names` are its own.
+def read_records(cfg: Config, split: str, spaces: Sequence[LabelSpace] = ()) -> Images:
+    """The images of a split, with the labels of the checkpoint whose names `spaces` have.
 
     Raises ValueError if there are none, labels out of range, or other classes than in training.
     """
+    run = spaces[0].run_folder if spaces else None
+    class_names = list_own_names(spaces, 1)[0]
     data = cfg.data
     num_classes = cfg.model.num_classes
     split = "test" if split == "val" and not data.val else split

@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 
 from resnet50.config import Config
+from resnet50.labels import ImageLabelSpace
 from resnet50.network import NETWORK
 from resnet50.readers import FILE, ImageFolder, find_classes, read_folder_names, read_records
 from utils.files import ROOT
@@ -37,7 +38,10 @@ def make_config(root: Path, *settings: str) -> Config:
 
 
 def list_samples(root: Path, *settings: str, run: Path = None, names=()) -> list[str]:
-    images = read_records(make_config(root, *settings), "test", run, names)
+    cfg = make_config(root, *settings)
+    space = ImageLabelSpace(cfg)
+    space.run_folder, space.own_names = run, names
+    images = read_records(cfg, "test", [space])
     return [f"{name} {label}" for name, label in zip(images.list_names(), images.labels)]
 
 

@@ -57,9 +57,9 @@ def evaluate_checkpoint(
     for k, rows in network.build_eval_rows(cfg, rt, spaces).items():
         space = spaces[k]
         doubt = ""  # whether the labels of a list can be compared with the network's
-        labels = space.test_list.labels_path if space.test_list is not None else None
-        if labels is not None and not (space.own_names and labels.is_file()):
-            missing = f"{labels} does not exist"
+        named = space.test_list.labels_path if space.test_list is not None else None
+        if named is not None and not (space.own_names and named.is_file()):
+            missing = f"{named} does not exist"
             missing = missing if space.own_names else "the checkpoint has no class names"
             doubt = f"{missing}; does {space.test_path} number the classes as the training did?"
         eval_sets.append(EvalSet(rows, space, network.create_dataset, doubt=doubt))

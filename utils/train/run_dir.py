@@ -104,7 +104,7 @@ class RunDirectory:
         """Raises ValueError that names the directory."""
         raise ValueError(f"run.out: {self.path} {problem}; choose another --run.out")
 
-    def resume(
+    def find_start(
         self, sampler: TrainSampler, accumulation_steps: int, records: Iterable[Any] = ()
     ) -> TrainSampler:
         """The sampler with which the run in the directory continues; sets `start_step`.
@@ -145,7 +145,7 @@ class RunDirectory:
         if not self.resume_file.exists():
             return
         arrays = read(self.resume_file)
-        for name in (SAMPLER, RECORDS):  # `resume` has checked them
+        for name in (SAMPLER, RECORDS):  # `find_start` has checked them
             arrays.pop(name, None)
         # A run of an older version did not say which it wrote: all that are there count as its own.
         found = [int(file.stem.removeprefix("epoch_")) for file in list_epochs(self.path)]

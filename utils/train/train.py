@@ -65,7 +65,7 @@ def run_training(network: Network, cfg: NetworkConfig, build: Build) -> None:
     # ---- Data: samples, and their order from the first step on that is not done
     records = network.read_records(cfg, "train")
     sampler = network.build_train_sampler(cfg, records, rt)
-    sampler = directory.resume(sampler, cfg.train.accumulation_steps, records)
+    sampler = directory.find_start(sampler, cfg.train.accumulation_steps, records)
     records.write_classes(directory.path, rt)
     spaces = network.list_label_spaces(cfg)
     classes = list_class_names(spaces, directory.path)

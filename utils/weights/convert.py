@@ -150,7 +150,7 @@ def convert(
     # The names become canonical ones. Batch norms of the source have running statistics.
     norms = {key.rpartition(".")[0] for key in ours if key.endswith(".gamma")}
     batch_norms = {n.rpartition(".")[0] for n in bare.values() if n.endswith(".running_mean")}
-    dropped_head = network.classifier if new_head else "$^"
+    dropped_head = network.classifier if new_head else "$^"  # matches no name
     arrays: dict[str, np.ndarray] = {}
     for name in [name for name in source if name not in dropped]:
         module, _, leaf = bare[name].rpartition(".")

@@ -119,7 +119,7 @@ def unify_eps(arrays: dict[str, np.ndarray]) -> int:
     variance: the scores stay the same. Returns the number of changed norms.
     """
     pattern = {"models": r"moving_variance$", "models_basic": r"\bbn\dd\.moving_variance$"}
-    changed = pattern.get(find_form(arrays), "$^")
+    changed = pattern.get(find_form(arrays), "$^")  # which matches no name
     norms = [name for name in arrays if re.search(changed, name)]
     for name in norms:
         arrays[name] = (arrays[name].astype(np.float64) + 1e-4 - EPS).astype(np.float32)

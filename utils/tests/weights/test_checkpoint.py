@@ -166,7 +166,7 @@ def open_run(cfg):
 def folder(tmp_path):
     """The folder of a run that has begun, and holds its lock."""
     with open_run(make_config(tmp_path)) as opened:
-        opened.resume(make_sampler(), 1)  # writes config.yaml
+        opened.find_start(make_sampler(), 1)  # writes config.yaml
         yield opened
 
 
@@ -226,8 +226,8 @@ def test_a_run_resumes_only_with_equal_settings(folder, tmp_path):
 def test_a_run_resumes_on_other_ranks_if_the_effective_batch_size_stays(folder):
     """2 devices x 4, 100 samples: 12 steps of 8, 96 samples an epoch; 5 steps are done."""
     folder.save(Step(5), make_sampler(size=2), make_marks(3, 40))
-    assert folder.resume(make_sampler(batch=8), 1).samples_per_epoch == 96
-    one = folder.resume(make_sampler(), 2)
+    assert folder.find_start(make_sampler(batch=8), 1).samples_per_epoch == 96
+    one = folder.find_start(make_sampler(), 2)
     step = Step(0)
     assert (one.steps_per_epoch, folder.start_step) == (24, 10)
     marks = make_marks()
@@ -235,12 +235,12 @@ def test_a_run_resumes_on_other_ranks_if_the_effective_batch_size_stays(folder):
     assert np.flatnonzero(marks.view_flags()).tolist() == [3, 40]
     assert int(step.micro_step.asnumpy()) == 10
     with pytest.raises(ValueError, match="12 are an update"):
-        folder.resume(make_sampler(size=3), 1)
+        folder.find_start(make_sampler(size=3), 1)
     with pytest.raises(ValueError, match="over other samples"):
-        folder.resume(make_sampler(size=2, samples=103), 1)
+        folder.find_start(make_sampler(size=2, samples=103), 1)
     folder.save(Step(5, accumulation_steps=2), make_sampler(), marks)
     with pytest.raises(ValueError, match="8 samples an update and 100 an epoch"):
-        folder.resume(make_sampler(batch=8), 1)
+        folder.find_start(make_sampler(batch=8), 1)
 
 
 def test_a_run_resumes_only_with_the_same_samples(folder):
@@ -248,12 +248,12 @@ def test_a_run_resumes_only_with_the_same_samples(folder):
     sampler = make_sampler(size=2)
     folder.sample_hashes = folder.sample_hashes[:0]
     folder.save(Step(5), sampler, make_marks())
-    folder.resume(sampler, 1, [Record("/new/v.avi", None, 1, 1)])
+    folder.find_start(sampler, 1, [Record("/new/v.avi", None, 1, 1)])
     folder.save(Step(5), sampler, make_marks())
-    folder.resume(sampler, 1, [Record("/moved/v.mp4", None, 1, 1)])
+    folder.find_start(sampler, 1, [Record("/moved/v.mp4", None, 1, 1)])
     for other in (Record("/new/w.avi", None, 1, 1), Record("/new/v.avi", None, 2, 1)):
         with pytest.raises(ValueError, match="over other samples"):
-            folder.resume(sampler, 1, [other])
+            folder.find_start(sampler, 1, [other])
     folder.restore(Step(0), make_marks())
 
 
