@@ -35,7 +35,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, Optional
 
-from scripts.data.prepare.class_folders import find_sources, scan_class_folders
+from scripts.data.prepare.class_folders import ClassFolders, find_sources, scan_class_folders
 from scripts.finetuning.config_file import (
     COPIES,
     VideoCounts,
@@ -92,8 +92,9 @@ def main(
     labels = folder / "lists" / "labels.txt"
     if not videos.is_dir():
         raise ValueError(f"VIDEOS: {videos} is not a folder")
+    folders = scan_class_folders(videos, IMAGE_SUFFIXES if names == "images" else VIDEO_SUFFIXES)
     if not labels.exists():
-        check_videos(videos, IMAGE_SUFFIXES if names == "images" else VIDEO_SUFFIXES, group)
+        check_videos(folders, group)
     is_new = not config.exists()
     if is_new:
         fitting = inspect_network(start)
@@ -110,8 +111,11 @@ def main(
     command += ["--group", group] if group else []
     run_step("make the lists", command, labels.parent, files=[labels])
     lists = read_lists(labels.parent, videos, group)
-    counts = ", ".join(f"{len(listed)} {name}" for name, listed in lists.items())
-    print_line(f"videos: {counts}; to list new ones, delete {labels.parent} and {folder / 'run'}")
+    print_line("videos: " + ", ".join(f"{len(files)} {name}" for name, files in lists.items()))
+    present = {video for files in folders.classes.values() for video in files}
+    if changed := sorted(present ^ set().union(*lists.values())):
+        advice = f"the lists stay; to make new ones, delete {labels.parent} and {folder / 'run'}"
+        print_line(f"videos came or went ({join_names(changed, MAX_SHOWN)}): {advice}")
     # Names of folders may be any bytes.
     classes = read_text(labels, str(labels), "surrogateescape").removesuffix("\n").split("\n")
     if is_new:
@@ -126,9 +130,8 @@ def main(
     return run_steps(folder, network, cfg, videos)
 
 
-def check_videos(videos: Path, suffixes: Sequence[str], group: str) -> None:
-    """Raises ValueError if the folder is no data set, or a class has fewer than two videos."""
-    folders = scan_class_folders(videos, suffixes)
+def check_videos(folders: ClassFolders, group: str) -> None:
+    """Raises ValueError if a class has fewer than two videos, or `group` finds no sources."""
     few = [name for name, files in folders.classes.items() if len(files) < 2]
     if few:
         shown = join_names(few, MAX_SHOWN)
@@ -170,6 +173,8 @@ def read_lists(folder: Path, videos: Path, group: str = "") -> dict[str, list[st
         sources = [{source_of[video] for video in listed} for listed in lists.values()]
         if sum(map(len, sources)) > len(set.union(*sources)):
             raise ValueError(f"--group: {folder} was made with another one; delete that folder")
+        counts = (f"{len(part)} {name}" for name, part in zip(lists, sources))
+        print_line(f"sources: {', '.join(counts)}")
     return lists
 
 

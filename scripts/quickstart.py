@@ -55,8 +55,7 @@ def main(*, device: Device = "CPU") -> None:
             results = dict(zip(NETWORKS, pool.map(work, NETWORKS)))
     print(json.dumps(results["TSM"]))
     print(format_table(results, time.monotonic() - start))
-    print("TSM in a browser: source .venv/bin/activate")
-    print("pip install 'gradio>=6.31,<7' 'numpy<2'")
+    print("TSM in a browser: source .venv/bin/activate\npip install 'gradio>=6.31,<7' 'numpy<2'")
     paths = [ROOT / "scripts" / "demo.py", DATA / "videos" / "test", results["TSM"]["checkpoint"]]
     demo, examples, checkpoint = map(os.path.relpath, paths)
     words = ["python", demo, "--examples", examples, "--checkpoint_path", checkpoint]

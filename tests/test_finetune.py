@@ -185,7 +185,7 @@ def test_a_step_is_skipped_while_its_files_exist_and_nothing_that_it_reads_is_ne
     assert commands == [["check.py", "1"]] * 2
 
 
-def test_lists_of_other_videos_or_other_sources_are_refused(tmp_path):
+def test_lists_of_other_videos_or_other_sources_are_refused(tmp_path, capsys):
     for name in ("a/1x", "b/2x", "a/3y", "b/4z"):
         (tmp_path / "videos" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "videos" / name).touch()
@@ -194,6 +194,7 @@ def test_lists_of_other_videos_or_other_sources_are_refused(tmp_path):
     (tmp_path / "test.txt").write_text("./b/4z 1\n")
     lists = finetune.read_lists(tmp_path, tmp_path / "videos", r"(\w)$")
     assert lists == {"train": ["a/1x", "b/2x"], "val": ["a/3y"], "test": ["b/4z"]}
+    assert "sources: 1 train, 1 val, 1 test" in capsys.readouterr().err
     with pytest.raises(ValueError, match="--group"):
         finetune.read_lists(tmp_path, tmp_path / "videos", r"(\w)/")
     with pytest.raises(ValueError, match="VIDEOS"):
@@ -310,7 +311,10 @@ def test_finetuning_end_to_end_from_videos_to_a_prediction(videos, tmp_path):
     assert (out / "clips" / "clips.png").is_file()
     assert json.loads((out / "run" / "best.json").read_text())["keep_best"] == "top1"
     before = (out / "finetune.yaml").read_bytes()
+    assert "came or went" not in done.stderr
+    (videos / "up" / "new.mp4").write_bytes(b"no video")
     again = run_script(*command)
+    assert "videos came or went (up/new.mp4): the lists stay" in again.stderr
     assert read_result(again) == result
     assert again.stderr.count("done before; delete") == 6
     assert f"using {out}/finetune.yaml as it is" in again.stderr

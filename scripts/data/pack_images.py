@@ -75,12 +75,8 @@ def main(
                 part = images[start : start + IMAGES_PER_WRITE]
                 # MindRecord's parallel writer forks processes, which once waited for each other
                 # for ever.
-                writer.write_raw_data(
-                    [
-                        {"image": (source / file).read_bytes(), "label": label, "file": file}
-                        for file, label in part
-                    ]
-                )
+                rows = [((source / file).read_bytes(), label, file) for file, label in part]
+                writer.write_raw_data([dict(zip(SCHEMA, row)) for row in rows])
             writer.commit()
             for file in drafts.iterdir():
                 file.replace(target.with_name(file.name))

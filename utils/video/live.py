@@ -5,6 +5,7 @@ drops what nobody takes in time. A source that breaks off is opened again.
 """
 
 import contextlib
+import errno
 import re
 import threading
 import time
@@ -31,6 +32,10 @@ STALL = 10.0  # seconds without data after which a source is broken
 RETRY = 30.0  # seconds after which a broken source is not opened again
 DELAY = 1.0  # seconds before a source is opened again
 ENDED = "it ended"
+NO_RANGES = (
+    "its first frame cannot be read: the index of an MP4 is at its end, and its server sends no "
+    "parts (ranges) of a file; download it, or put the index first: ffmpeg -movflags faststart"
+)
 END_TOLERANCE = 1.0  # seconds: a file at an address may end so long before its stated duration
 SCHEMES = ("http", "https", "rtmp", "rtsp", "rtsps", "udp")
 ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
@@ -270,6 +275,8 @@ def read_address(
         reason = f"no data came for {stall:g} s"
     except FFmpegError as error:
         reason = f"it sends no video: {error.strerror}" if last_stamp is None else "it broke off"
+        if last_stamp is None and error.errno == errno.EIO and "mp4" in formats:
+            reason = NO_RANGES
     finally:
         missing = measure_missing(container, end)
         container.close()

@@ -147,8 +147,7 @@ def downscale(frame: np.ndarray, short_side: int, even: bool = True) -> np.ndarr
 
 def to_yuv420p(frame: np.ndarray) -> av.VideoFrame:
     """A picture of RGB pixels, always the same: FFmpeg's scaler reads past narrow frames' edges."""
-    planes = cv2.cvtColor(frame, cv2.COLOR_RGB2YUV_I420)
-    return av.VideoFrame.from_ndarray(planes, format="yuv420p")
+    return av.VideoFrame.from_ndarray(cv2.cvtColor(frame, cv2.COLOR_RGB2YUV_I420), format="yuv420p")
 
 
 def extract_frames(

@@ -6,7 +6,7 @@ import pytest
 
 from tests.numbered_videos import read_number, write_numbered_video
 from tests.video_server import Answer, serve, to_transport_stream
-from utils.tests.video.videos import copy_packets
+from utils.tests.video.videos import copy_packets, encode
 from utils.video import live
 from utils.video.reader import VideoError
 from utils.video.writer import CaptionedVideo
@@ -114,6 +114,15 @@ def test_an_address_without_a_video_is_one_line(answer, words):
         live.open_address(address.replace("//", "//me:secret@"), stall=stall)
     assert "secret" not in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_an_mp4_with_its_index_at_the_end_needs_a_server_with_ranges(tmp_path):
+    noise = np.random.RandomState(0).randint(0, 256, (10, 240, 320, 3), np.uint8)
+    path = encode(tmp_path / "a.mp4", [*noise], options={"crf": "10"})
+    with serve(Answer(path.read_bytes(), "video/mp4")) as (address, _):
+        connection = live.open_address(f"{address}/a.mp4")
+        with pytest.raises(VideoError, match="index .*ranges"):
+            next(connection.frames)
 
 
 def test_a_camera_above_its_stated_rate_is_thinned():
