@@ -33,15 +33,30 @@ class CompiledKernel(ops.Custom):
 
 
 class Kernel(Operator):
-    """An operator that calls a kernel with its inputs, and then with settings."""
+    """An operator that calls a kernel with its inputs, and then with settings.
+
+    `construct` unpacks no tuple: a profile would not name the Cell of the kernel then.
+    """
 
     def __init__(self, kernel: ops.Custom, *settings: list, dtype: mstype = mstype.int32):
         super().__init__()
         self.kernel = kernel
         self.settings = tuple(Tensor(values, dtype) for values in settings)
 
-    def construct(self, *inputs: Tensor) -> Union[Tensor, tuple]:
-        return self.kernel(*inputs, *self.settings)
+
+class MaxPool(Kernel):
+    def construct(self, x: Tensor) -> Tensor:
+        return self.kernel(x, self.settings[0])
+
+
+class Shift(Kernel):
+    def construct(self, x: Tensor) -> Tensor:
+        return self.kernel(x, self.settings[0], self.settings[1])
+
+
+class Convolution(Kernel):
+    def construct(self, x: Tensor, weight: Tensor) -> Tensor:
+        return self.kernel(x, weight, self.settings[0])
 
 
 class Pointwise(Kernel):
@@ -68,8 +83,8 @@ class BatchNorm(Kernel):
 class LayerNorm(Kernel):
     """A kernel whose first output is the result."""
 
-    def construct(self, *inputs: Tensor) -> Tensor:
-        return self.kernel(*inputs, *self.settings)[0]
+    def construct(self, x: Tensor, gamma: Tensor, beta: Tensor) -> Tensor:
+        return self.kernel(x, gamma, beta, self.settings[0])[0]
 
 
 class SumArrays(plain.SumArrays):
@@ -196,7 +211,7 @@ class Cpu(Plain):
             return dx, weight_grad(dout, x, w, numbers), ops.zeros_like(numbers)
 
         operator = self.bind("convolution", partial(convolve_shape, stride), bprop)
-        return Kernel(operator, [stride, stride, padding, padding, groups])
+        return Convolution(operator, [stride, stride, padding, padding, groups])
 
     def pointwise(self) -> Callable:
         """A 1x1 convolution: weight (cout, cin, 1, 1), x (N, cin, ...)."""
@@ -220,7 +235,7 @@ class Cpu(Plain):
             return dx, dw, ops.zeros_like(settings)
 
         operator = self.bind("depthwise", partial(convolve_shape, stride), bprop)
-        return Kernel(operator, [stride])
+        return Convolution(operator, [stride])
 
     def bind_product(self, transpose: bool, shared: bool = False) -> ops.Custom:
         """Products of (N, m, k) and (N, k, n); with `transpose` the second factor is (N, n, k).
@@ -267,7 +282,7 @@ class Cpu(Plain):
         operator = self.bind(
             "max_pool", lambda x, _: convolve_shape(stride, x, (x[1], kernel, kernel)), bprop
         )
-        return Kernel(operator, [kernel, stride, (kernel - 1) // 2])
+        return MaxPool(operator, [kernel, stride, (kernel - 1) // 2])
 
     def sum_arrays(self, name: str, finish: Callable) -> Callable:
         return SumArrays(self.bind(name, lambda *_: ()), finish)
@@ -318,4 +333,4 @@ class Cpu(Plain):
 
         # The settings of the shift, and of its gradient
         operator = self.bind("shift", bprop=bprop)
-        return Kernel(operator, [segments, fold, 1], [segments, fold, -1])
+        return Shift(operator, [segments, fold, 1], [segments, fold, -1])
