@@ -86,5 +86,5 @@ def test_the_other_commands_of_the_page_run_with_the_new_network(new_network):
     assert len(suites) == 2
     for suite in suites:
         output = run_line(copy, suite).stdout
-        assert int(re.search(r"(\d+) passed", output)[1]) > 5  # a failure is a RuntimeError
+        assert int(re.search(r"(\d+) passed", output)[1]) >= 5  # a failure is a RuntimeError
         assert "failed" not in output
