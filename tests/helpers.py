@@ -121,7 +121,7 @@ int cuInit(unsigned flags) { return 0; }
 int cuDeviceGetCount(int *pointer) { *pointer = COUNT; return 0; }
 """
 DRIVER_SYMBOLS = ("cuGetErrorName", "cuLaunchKernel", "cuModuleGetFunction", "cuModuleLoadDataEx")
-DRIVER_SYMBOLS += ("cuModuleUnload", "cuStreamSynchronize", "cuDeviceGetAttribute")  # of the back end
+DRIVER_SYMBOLS += ("cuModuleUnload", "cuStreamSynchronize", "cuDeviceGetAttribute")  # of it
 
 
 def build_stub_driver(folder: Path, gpus: int = 2) -> None:
