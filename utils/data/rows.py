@@ -303,6 +303,9 @@ class EvalRows(FileRows):
             record = self.records[sample]
             try:
                 views = self.make_views(record, sample)
+                if views.shape != self.shape:  # the scores would change, and nobody notice
+                    reason = f"views {views.shape} instead of {self.shape}"
+                    raise AssertionError(f"{record.path}: {reason}")
                 label = encode_label(record.label, self.cfg.class_counts[0])
                 return views, label, np.bool_(True)
             except VideoError as error:
