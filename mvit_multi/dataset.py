@@ -178,7 +178,7 @@ def create_dataset(cfg: Config, rows: Rows, workers: Union[int, str]) -> Any:
 def choose_test_frames(
     video: Timeline, data: Data, settings: DatasetSettings, clips: int
 ) -> np.ndarray:
-    """The frame indices (clips, T) of a test; `settings` of the data set."""
+    """The frame indices (clips, T) of a test, by the data set's `settings`."""
     length = len(video)
     indices = []
     for clip in range(clips):

@@ -3,7 +3,7 @@
 
     python scripts/launch.py [--restarts=N] DEVICES SCRIPT [arguments]
 
-DEVICES of this node. NODES, NODE_RANK, MASTER_ADDR and MASTER_PORT, or RANK_TABLE_FILE,
+DEVICES counts this node's. NODES, NODE_RANK, MASTER_ADDR and MASTER_PORT, or RANK_TABLE_FILE,
 name the other nodes. The first worker's log is shown on stderr, the result of rank 0 on stdout of
 node 0; the logs of all workers stay in out/logs. SIGTERM and ctrl-C reach the workers as SIGTERM.
 
@@ -13,7 +13,7 @@ each worker is bound to its own part of the cores; ZOO_BIND_CORE=0 leaves them u
 A worker that fails ends the job on this node, and a line names the worker. MindSpore's scheduler
 then ends the other nodes (docs/many_devices.md says when). With --restarts a job on one node begins
 again, at most N times, each time with the logs in a folder of its own; a user error and an
-interruption end it for good. Exit status: as of one process.
+interruption end it for good. Exit status: one process's.
 """
 
 import sys

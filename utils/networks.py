@@ -200,7 +200,7 @@ def load_own_config(checkpoint: Path, overrides: Sequence[str] = ()) -> tuple[Ne
     if description is None:
         if checkpoint.suffix not in (".onnx", ".mindir") or not checkpoint.is_file():
             check_kind(checkpoint)
-        raise ValueError(f"{checkpoint} names no recipe: give --config_path, that of its training")
+        raise ValueError(f"{checkpoint} names no recipe: give the --config_path of its training")
     if description.network not in list_networks():
         raise ValueError(f"{checkpoint} is of the unknown network {description.network}")
     network = find_network(description.network)

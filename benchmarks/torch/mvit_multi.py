@@ -17,7 +17,7 @@ from benchmarks.torch.parts import Normalize, mix_batch
 
 
 class Plan(NamedTuple):
-    """The settings of a block; `side` of the grid gives the sizes of its tables."""
+    """The settings of a block; the grid's `side` gives the sizes of its tables."""
 
     dim: int
     out: int

@@ -10,7 +10,7 @@ a probability is the logit minus a constant of the video: for networks whose rep
 of logits (tsm, resnet50) the prediction comes from averaged logits, as in the original TSM.
 A video that is unreadable in one report is unreadable in the result.
 
-Multi-label reports are averaged likewise; there `logarithms` are those of p / (1 - p), the logits.
+Multi-label reports are averaged likewise; there `logarithms` are the logits, of p / (1 - p).
 
 The last line of stdout is one JSON object: top1, top5, mean_class_accuracy, loss (of several
 labels map, classes, top1, loss), videos, unreadable, average, weights, and the top-1 (or mAP) of

@@ -109,7 +109,7 @@ class FeatureExtractor:
             yield from read_windows(source, windows, [self.head])
 
     def compute(self, job: Record, parts: Iterator[tuple[Window, list[np.ndarray]]]) -> dict:
-        """The record of a video; a segment has times of its video."""
+        """The record of a video; times of a segment count from the start of its video."""
         start = job.segment.start if job.segment else 0.0
         times = []
         rows = []

@@ -76,7 +76,7 @@ class GradCam:
     ) -> tuple[np.ndarray, int]:
         """Frames uint8 (clips, T, H, W, 3) of one head under the heat maps of the best class.
 
-        And its label. `views` (V, ...) are those of one window, the frames those of a preview.
+        And its label. `views` (V, ...) belong to one window; a preview shows the frames.
         """
         label = int(np.argmax(probabilities))
         frames = self.heads[head].preview_frames(views)

@@ -56,7 +56,7 @@ class FileScorer(Scorer):
 
     It takes uint8 clips (N, ...); for a file that expects normalised ones, `normalize` computes
     them. `shape` and `buffers` are those of `Exported`; with buffers it takes a frame (1, C, H, W)
-    instead of clips. `classes` of all heads. `open_session(shape)` opens the file for
+    instead of clips. `classes` counts all heads'. `open_session(shape)` opens the file for
     clips of one shape.
     """
 

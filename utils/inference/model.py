@@ -292,7 +292,7 @@ class Model(contextlib.AbstractContextManager["Model"]):
 
     @contextlib.contextmanager
     def computing(self) -> Iterator[None]:
-        """Inside, MindSpore is a borrow_context of the program."""
+        """Inside, MindSpore's context is borrowed from the program."""
         with runtime.borrow_context(self.cfg.run):
             if self.scorer is None:
                 raise ValueError("this model is closed; load it again")

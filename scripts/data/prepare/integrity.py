@@ -27,7 +27,7 @@ DAMAGED = "damaged"
 KINDS = (
     "missing",  # no such file or folder
     "empty",  # a file of no bytes
-    "wrong extension",  # not that of a video
+    "wrong extension",  # none of a video
     "audio only",
     "no frames",  # a video format without any frame
     "truncated",  # ends before the end that its header declares
