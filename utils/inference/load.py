@@ -72,7 +72,7 @@ def open_exported(
     """The network of an ONNX or MINDIR file for the settings of a config file.
 
     Raises ValueError for a damaged file, one of another network, number of classes or batch, or
-    if nothing here can run it.
+    if nothing here can run it. Logs a warning for a file without a checksum.
     """
     engine = choose_engine(cfg.run)
     is_onnx = path.suffix == ".onnx"
@@ -80,6 +80,8 @@ def open_exported(
         raise ValueError(f"{path}: an ONNX file needs --run.device=CPU and openvino or onnxruntime")
     if not is_onnx and (cfg.run.engine in ENGINES or cfg.run.engine_precision != "f32"):
         raise ValueError(f"run.engine: {engine} cannot run {path}; export it to ONNX")
+    if path.is_file() and not check_checksum(path):
+        log.warning("%s has no checksum, so damage to its numbers would not be noticed", path)
     if is_onnx:
         content = read_onnx(path)
         open_file = functools.partial(OPEN[engine], path, cfg.run.engine_precision)

@@ -16,7 +16,6 @@ from typing import Any, Optional, Union
 
 from utils.files import get_base_folder
 from utils.load_config import build_config, to_dict
-from utils.log import log
 from utils.messages import VALUE, escape_control, shorten
 from utils.settings import ConfigT
 from utils.weights.checkpoint_file import DESCRIPTION, CheckpointFile, read_checkpoint
@@ -124,12 +123,8 @@ def check_checksum(path: Path) -> bool:
 
 
 def read_exported_texts(path: Path) -> Mapping[str, str]:
-    """The metadata of a MINDIR or ONNX file. Raises ValueError if it is damaged.
-
-    Logs a warning for a file without a checksum.
-    """
-    if not check_checksum(path):
-        log.warning("%s has no checksum, so damage to its numbers would not be noticed", path)
+    """The metadata of a MINDIR or ONNX file. Raises ValueError if it is damaged."""
+    check_checksum(path)
     try:
         if path.suffix == ".mindir":
             from mindspore.train.mind_ir_pb2 import ModelProto
