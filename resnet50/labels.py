@@ -37,15 +37,10 @@ class ImageLabelSpace(LabelSpace):
     def test_path(self) -> Path:
         return self.data.root if self.data.is_cifar else readers.get_split_path(self.data, "test")
 
-    def find_names(self) -> Sequence[str]:
-        """Without names of their own, or if these are the folders', those of the class folders."""
-        names = super().find_names()
-        folders = readers.find_classes(
-            self.data, self.classes, run=self.run_folder, class_names=self.own_names
-        )
-        if not folders or (names and sorted(names) != sorted(folders)):
-            return names
-        return [*folders, *[""] * (self.classes - len(folders))]
+    @property
+    def class_folders(self) -> Sequence[str]:
+        run, names = self.run_folder, self.own_names
+        return readers.find_classes(self.data, self.classes, run=run, class_names=names)
 
     def frame_indices(self, window: "Window") -> np.ndarray:
         return np.zeros(1, np.int64)

@@ -62,6 +62,7 @@ from utils.networks import Network
 from utils.runtime import Runtime
 from utils.settings import NetworkConfig
 from utils.video.media_files import IMAGE_SUFFIXES, VIDEO_SUFFIXES
+from utils.weights.checkpoint_file import open_weights
 
 
 def main(
@@ -88,7 +89,8 @@ def main(
             raise ValueError("--save takes one VIDEO, and neither --part nor --executor")
         check_save(options.save, inputs, overwrite)
     spaces = network.list_label_spaces(cfg)
-    assign_class_names(spaces, labels, Path(checkpoint_path))  # an error before a file is written
+    # An error before a file is written
+    assign_class_names(spaces, labels, open_weights(Path(checkpoint_path)))
     log.start_log(Runtime())
     tables = [folder / f"{PREDICTIONS}{end}" for end in (".csv", ".jsonl")]
     check_inputs([*tables, *(folder / Path(name).name for name in videos)], inputs)

@@ -76,13 +76,13 @@ def main(cfg: Config) -> None:
     saved = {}
     build_training = train.build_training
 
-    def build_and_save(job, sampler, build):
-        rt = job.rt
+    def build_and_save(plan, build):
+        rt = plan.rt
         if rt.rank == rt.size - 1:
             train.TrainStep = FaultyStep
             train.TrainingLoop = StoppedLoop
         saved["rank"] = rt.rank
-        saved["step"], parts = build_training(job, sampler, build)
+        saved["step"], parts = build_training(plan, build)
         return saved["step"], parts
 
     train.build_training = build_and_save

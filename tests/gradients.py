@@ -18,7 +18,7 @@ from mvit_multi.network import NETWORK
 from mvit_multi.train import build
 from utils import cli, runtime
 from utils.data.sampler import TrainSampler
-from utils.networks import Job
+from utils.train.plan import Plan
 from utils.train.train import build_training
 
 
@@ -39,7 +39,7 @@ def main(cfg: Config) -> None:
     rt = runtime.start(cfg.run)
     batch = cfg.data.batch
     sampler = TrainSampler(100, batch=batch, rank=rt.rank, size=rt.size, seed=0)
-    step = build_training(Job(NETWORK, cfg, rt), sampler, build)[0].set_train()
+    step = build_training(Plan(NETWORK, cfg, rt, sampler), build)[0].set_train()
     shape = NETWORK.get_sample_shape(cfg)
     clips = np.random.RandomState(0).randint(0, 255, (batch * rt.size, *shape)).astype(np.uint8)
     targets = NETWORK.build_targets(cfg, np.arange(batch * rt.size) % 4)

@@ -13,6 +13,7 @@ from utils.files import ROOT
 from utils.inference import model as api
 from utils.networks import find_network, load_own_config
 from utils.weights import checkpoint, checkpoint_file
+from utils.weights.checkpoint_file import read_checkpoint
 from utils.weights.convert import read_source
 from utils.weights.description import describe, parse, read_description
 
@@ -42,7 +43,7 @@ def test_an_exported_file_needs_no_config_file(kind, described, run_here, tmp_pa
     """Its settings are those of the checkpoint, with the batch of the file."""
     file = tmp_path / f"net.{kind}"
     read_result(export(run_here, described, tmp_path, kind, "--batch=3", "--eval.crops=1"))
-    own = read_description(described)
+    own = read_description(read_checkpoint(described))
     description = read_description(file)
     for name in ("network", "name", "classes", "metrics", "source", "version"):
         assert getattr(description, name) == getattr(own, name)

@@ -16,6 +16,7 @@ from utils.networks import Job, find_build, find_network, list_networks
 from utils.runtime import Runtime
 from utils.tests.parity import mark_slow_except
 from utils.train import frozen_features
+from utils.train.plan import Plan
 from utils.train.train import build_training
 from utils.weights import checkpoint
 
@@ -40,7 +41,7 @@ def start(network: str, root: Path, *settings: str):
     job = Job(find_network(network), cfg, Runtime())
     records = job.network.read_records(cfg, "train")
     sampler = job.network.build_train_sampler(cfg, records, job.rt)
-    step = build_training(job, sampler, find_build(network))[0]
+    step = build_training(Plan(job.network, cfg, job.rt, sampler), find_build(network))[0]
     rows = job.network.train_rows(records, cfg=cfg, sampler=sampler, epochs=2, skip=0)
     spaces = job.network.list_label_spaces(cfg)
     rows_of = job.network.build_eval_rows(cfg, job.rt, spaces, split="val")

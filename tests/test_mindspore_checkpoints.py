@@ -23,9 +23,10 @@ from utils.data.rows import UnreadableFiles
 from utils.data.sampler import TrainSampler
 from utils.files import ROOT
 from utils.load_config import load_config
-from utils.networks import Job, Network, find_build, find_network
+from utils.networks import Network, find_build, find_network
 from utils.runtime import Runtime, eager_mode
 from utils.tests.parity import read_manifest, without_values
+from utils.train.plan import Plan
 from utils.train.run_dir import RunDirectory
 from utils.train.train import build_training
 from utils.weights.checkpoint import load, save, weights_of
@@ -292,8 +293,8 @@ def test_averages_and_weights_of_a_training_say_how_the_network_pads(tmp_path):
     settings = ("model.padding=same", "train.ema_decay=0.9", f"run.out={tmp_path / 'run'}")
     cfg = load_smoke_config("resnet50", *settings, "run.amp=O2")
     sampler = TrainSampler(4, batch=2, rank=0, size=1, seed=0)
-    job = Job(find_network("resnet50"), cfg, Runtime())
-    step = build_training(job, sampler, find_build("resnet50"))[0]
+    plan = Plan(find_network("resnet50"), cfg, Runtime(), sampler)
+    step = build_training(plan, find_build("resnet50"))[0]
     save(tmp_path / "a.ckpt", weights_of(step.net))
     save(tmp_path / "a_ema.ckpt", step.ema_parameters())
     folder = RunDirectory(cfg, Runtime())

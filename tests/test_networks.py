@@ -17,9 +17,10 @@ from utils.files import ROOT
 from utils.inference.export import ExportSpec
 from utils.inference.model import Model
 from utils.inference.stream import WindowPredictor
-from utils.networks import Job, Network, find_build, find_network, list_networks
+from utils.networks import Network, find_build, find_network, list_networks
 from utils.runtime import Runtime
 from utils.tests.parity import mark_slow_except
+from utils.train.plan import Plan
 from utils.train.train import build_training
 from utils.train.train_step import TrainStep
 from utils.weights.parameter_names import ParameterNames
@@ -69,7 +70,7 @@ def test_every_method_of_a_network_works(name, tmp_path):
     files = results["list_annotation_files"] = network.list_annotation_files(cfg)
     assert bool(files) == (name != "resnet50")
 
-    step = build_training(Job(network, cfg, rt), sampler, find_build(name))[0]
+    step = build_training(Plan(network, cfg, rt, sampler), find_build(name))[0]
     assert isinstance(step, TrainStep)
     net = results["build_model"] = network.build_model(**cfg.model_arguments())
     with pytest.raises(TypeError):

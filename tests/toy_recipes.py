@@ -13,8 +13,9 @@ from tests.helpers import load_smoke_config
 from utils.data.sampler import TrainSampler
 from utils.files import ROOT
 from utils.load_config import load_config
-from utils.networks import Job, find_build, find_network, list_networks
+from utils.networks import find_build, find_network, list_networks
 from utils.runtime import Runtime
+from utils.train.plan import Plan
 from utils.train.train import Build, build_training
 
 FOLDERS = [ROOT / network / "configs" for network in list_networks()]
@@ -72,8 +73,8 @@ def build_toy_training(network: str, cfg, build: Optional[Build] = None) -> tupl
     `build` replaces that of the train.py.
     """
     sampler = TrainSampler(4, batch=2, rank=0, size=1, seed=0)
-    job = Job(find_network(network), cfg, Runtime())
-    return build_training(job, sampler, build or find_build(network))
+    plan = Plan(find_network(network), cfg, Runtime(), sampler)
+    return build_training(plan, build or find_build(network))
 
 
 def draw_samples(network: str, root: Path) -> Path:

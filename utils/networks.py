@@ -34,7 +34,7 @@ from utils.runtime import Runtime
 from utils.settings import ConfigT, VideoData, VideoSet
 from utils.video.decoders import open_path
 from utils.video.reader import FrameReader
-from utils.weights.checkpoint_file import check_kind
+from utils.weights.checkpoint_file import check_kind, open_weights
 from utils.weights.description import read_description
 from utils.weights.parameter_names import ParameterNames
 
@@ -196,10 +196,9 @@ def load_own_config(checkpoint: Path, overrides: Sequence[str] = ()) -> tuple[Ne
 
     Raises ValueError if the file does not describe itself, or is of an unknown network.
     """
-    description = read_description(checkpoint)
+    description = read_description(open_weights(checkpoint))
     if description is None:
-        if checkpoint.suffix not in (".onnx", ".mindir") or not checkpoint.is_file():
-            check_kind(checkpoint)
+        check_kind(checkpoint)
         raise ValueError(f"{checkpoint} names no recipe: give the --config_path of its training")
     if description.network not in list_networks():
         raise ValueError(f"{checkpoint} is of the unknown network {description.network}")

@@ -7,9 +7,10 @@ from mindspore import Tensor, nn
 
 from utils.data.sampler import TrainSampler
 from utils.inference import checkpoint
-from utils.networks import Job, find_build, find_network
+from utils.networks import find_build, find_network
 from utils.runtime import Runtime
 from utils.settings import NetworkConfig
+from utils.train.plan import Plan
 from utils.train.train import build_training
 from utils.train.train_step import TrainStep
 
@@ -23,8 +24,8 @@ def build_train_step(network: str, cfg: NetworkConfig, rt: Runtime) -> TrainStep
     """The train step, for an epoch of a thousand steps."""
     samples = 1000 * cfg.data.batch * rt.size
     sampler = TrainSampler(samples, batch=cfg.data.batch, rank=rt.rank, size=rt.size, seed=0)
-    job = Job(find_network(network), cfg, rt)
-    return build_training(job, sampler, find_build(network))[0].set_train()
+    plan = Plan(find_network(network), cfg, rt, sampler)
+    return build_training(plan, find_build(network))[0].set_train()
 
 
 def build_eval_network(network: str, cfg: NetworkConfig) -> nn.Cell:

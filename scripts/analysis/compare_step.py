@@ -24,6 +24,7 @@ from pathlib import Path
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 from utils.entry import prepare_process
+from utils.train.plan import Plan
 
 prepare_process(__name__)
 
@@ -37,7 +38,7 @@ from mindspore import Tensor, nn
 from scripts.analysis.activations import record_activations, relative_error, set_weights
 from utils import cli, log, runtime
 from utils.files import check_target, report_write_errors, write_beside
-from utils.networks import Job, Network, find_build
+from utils.networks import Network, find_build
 from utils.nn.layers import NormReLU
 from utils.settings import NetworkConfig
 from utils.train.train import build_training
@@ -79,7 +80,7 @@ def main(
     sampler = network.build_train_sampler(cfg, records, rt)
     if checkpoint_path:
         cfg = replace(cfg, train=replace(cfg.train, pretrained=checkpoint_path))
-    step = build_training(Job(network, cfg, rt), sampler, find_build(network.name))[0]
+    step = build_training(Plan(network, cfg, rt, sampler), find_build(network.name))[0]
     rows = network.train_rows(records, cfg=cfg, sampler=sampler, epochs=1, skip=0)
     batches = network.create_dataset(cfg, rows, cfg.data.workers)
     clip, target = next(batches.create_tuple_iterator(num_epochs=1, output_numpy=True))

@@ -100,8 +100,7 @@ def main(
         axes = figure.subplots()
         updates = len(parts.lr)
         axes.plot(np.arange(1, updates + 1), parts.lr, ".-" if updates < 100 else "-")
-        text = f"{batch} samples each, {epochs} epochs"
-        axes.set(title=f"learning rate of {updates} updates: {text}", xlabel="update")
+        axes.set(xlabel=f"update, of {batch} samples; {epochs} epochs", title="learning rate")
         save(figure, out / "lr.png")
     draw_preview(out / "clips.png", f"{split}, {len(lines)} clips", [row for _, row in lines])
     print(json.dumps(result))

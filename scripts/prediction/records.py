@@ -191,8 +191,7 @@ def list_videos(names: Sequence[str], suffixes: Sequence[str]) -> list[str]:
             if left_out := describe_left_out(scan, kinds):
                 print_line(f"{name}: {left_out}")
         elif scan and not any(has_suffix(file, IMAGE_SUFFIXES) for file in scan.others):
-            endings = ", ".join(suffixes)
-            raise ValueError(f"{name}: this folder has no file that ends in {endings}")
+            raise ValueError(f"{name}: no file in this folder ends in {', '.join(suffixes)}")
         else:
             videos.append(name)
     return videos

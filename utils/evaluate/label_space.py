@@ -45,6 +45,11 @@ class LabelSpace(abc.ABC):
         assert self.test_list is not None  # else a network overrides this property
         return self.test_list.path
 
+    @property
+    def class_folders(self) -> Sequence[str]:
+        """The folders of images, by label; empty if they are unknown, or there are none."""
+        return ()
+
     @abc.abstractmethod
     def frame_indices(self, window: "Window") -> np.ndarray:
         """The frames of all clips, counted from the window's start; any shape."""
@@ -76,8 +81,16 @@ class LabelSpace(abc.ABC):
         return self.select_middle_crops(views).transpose(0, 2, 3, 4, 1)
 
     def find_names(self) -> Sequence[str]:
-        """Class names without a file from the user; empty if there are none."""
-        return self.own_names or find_class_names(self.names_file, self.builtin_names, self.classes)
+        """Class names without a file from the user; empty if there are none.
+
+        They are those of the class folders if there are no others, or if the others are the same.
+        """
+        names = self.own_names
+        names = names or find_class_names(self.names_file, self.builtin_names, self.classes)
+        folders = self.class_folders
+        if not folders or (names and sorted(names) != sorted(folders)):
+            return names
+        return [*folders, *[""] * (self.classes - len(folders))]
 
     def list_names(self) -> list[str]:
         """A name for each class, all empty if there are none."""

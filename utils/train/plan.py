@@ -5,14 +5,15 @@ leaves as they are, and `train.class_weights`, the weights of the classes in the
 """
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Callable, Optional
 
 import numpy as np
 from mindspore import nn
 
 from utils.data.sampler import TrainSampler
+from utils.evaluate.label_space import find_moved_name
 from utils.log import log
 from utils.messages import join_names
 from utils.networks import Job
@@ -21,6 +22,8 @@ from utils.nn.loss import Loss
 from utils.settings import NetworkConfig
 from utils.train import optimizers
 from utils.weights import checkpoint
+from utils.weights.checkpoint_file import CheckpointFile, read_checkpoint
+from utils.weights.description import read_description
 
 BACKBONE = "backbone"  # everything but the classifier
 ClassWeights = tuple[float, ...]  # one a class; empty: all 1
@@ -44,9 +47,13 @@ class TrainParts:
 
 @dataclass(frozen=True)
 class Plan(Job):
-    """What `build` needs besides the settings: the network, devices, samples."""
+    """What `build` needs besides the settings: the network, devices, samples.
+
+    `classes` are the class names of each data set that has some.
+    """
 
     sampler: TrainSampler
+    classes: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def updates_per_epoch(self) -> int:
@@ -60,13 +67,17 @@ class Plan(Job):
     def load_and_freeze(self, net: nn.Cell) -> None:
         """Loads the weights of `train.pretrained`, and freezes those that `train.freeze` names.
 
-        Batch norms that `train.batch_norm` freezes are frozen before.
+        Batch norms that `train.batch_norm` freezes are frozen before. Raises ValueError if the
+        weights do not fit, or belong to classes in another order.
         """
         train = self.cfg.train
         if train.pretrained:
+            file = read_checkpoint(train.pretrained)
+            if not train.new_head:
+                check_kept_classes(file, self.classes)
             checkpoint.load(
                 net,
-                path=train.pretrained,
+                file,
                 new_head=train.new_head,
                 head=self.network.classifier,
                 naming=self.network.parameter_names(),
@@ -84,6 +95,18 @@ class Plan(Job):
         from utils.nn.soft_targets import MixBatch  # here: most trainings mix no clips
 
         return MixBatch(normalize)
+
+
+def check_kept_classes(file: CheckpointFile, classes: Mapping[str, Sequence[str]]) -> None:
+    """Raises ValueError if the classifier of a checkpoint has some of the classes elsewhere."""
+    own = read_description(file)
+    for data_set, names in classes.items():
+        moved = find_moved_name(names, own.classes.get(data_set, ()) if own else ())
+        if moved:
+            raise ValueError(
+                f"train.pretrained: {file.path} has the class {moved!r} with another label: set "
+                "train.new_head=true, or give the classes the checkpoint's order"
+            )
 
 
 def freeze_weights(net: nn.Cell, setting: str, classifier: str) -> None:

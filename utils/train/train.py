@@ -4,10 +4,9 @@ process -> run directory -> data -> model and step -> validation -> steps
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, Callable, NoReturn
 
 import numpy as np
@@ -16,8 +15,7 @@ from mindspore.train import Model
 
 from utils import cli, runtime
 from utils.data.rows import Rows, RowsWithDropout
-from utils.data.sampler import TrainSampler
-from utils.evaluate.label_space import find_moved_name, list_class_names
+from utils.evaluate.label_space import list_class_names
 from utils.files import get_cache_folder
 from utils.log import log, print_result, start_log
 from utils.networks import Job, Network
@@ -32,7 +30,7 @@ from utils.train.schedule import peak_lr
 from utils.train.train_step import TrainStep
 from utils.train.training_loop import TrainingLoop
 from utils.weights.checkpoint_file import check_kind
-from utils.weights.description import describe, read_description
+from utils.weights.description import describe
 
 Build = Callable[[Any, Plan], TrainParts]  # of a network's train.py
 
@@ -71,9 +69,8 @@ def run_training(network: Network, cfg: NetworkConfig, build: Build) -> None:
     classes = list_class_names(spaces, directory.path)
 
     # ---- Model, loss, optimizer, train step
-    step, parts = build_training(job, sampler, build)
-    if cfg.train.pretrained and not cfg.train.new_head:
-        check_kept_classes(cfg.train.pretrained, classes)
+    plan = Plan(network, cfg, rt, sampler, classes)
+    step, parts = build_training(plan, build)
     rows = network.train_rows(
         records, cfg=cfg, sampler=sampler, epochs=cfg.train.epochs, skip=directory.start_step
     )
@@ -106,7 +103,14 @@ def run_training(network: Network, cfg: NetworkConfig, build: Build) -> None:
         )
 
     # ---- Steps
-    log_start(cfg, sampler, directory.start_step)
+    effective = sampler.effective_batch_size(cfg.train.accumulation_steps)
+    sizes = (sampler.batch, sampler.size, cfg.train.accumulation_steps, effective)
+    log.info("%d samples; %d steps an epoch", sampler.samples, sampler.steps_per_epoch)
+    log.info("%d a device x %d devices x %d accumulated = %d an update", *sizes)
+    peak = peak_lr(cfg.train.lr, cfg.train.base_batch, effective)
+    log.info("lr %g, train.base_batch %d -> %g here", cfg.train.lr, cfg.train.base_batch, peak)
+    if directory.start_step:
+        log.info("resuming at step %d", directory.start_step)
     loop = TrainingLoop(job, parts, step, rows=rows, directory=directory, validation=validation)
     if step.dropout.size:
         read_rows = RowsWithDropout(read_rows, step.dropout)
@@ -123,18 +127,17 @@ def run_training(network: Network, cfg: NetworkConfig, build: Build) -> None:
     print_result(loop.result(), rt)
 
 
-def build_training(job: Job, sampler: TrainSampler, build: Build) -> tuple[TrainStep, TrainParts]:
+def build_training(plan: Plan, build: Build) -> tuple[TrainStep, TrainParts]:
     """The train step of a network in its amp level, and what `build` of its train.py returned.
 
-    Raises ValueError for a bad `run.all_reduce`, or a `train.sync_batch_norm` without a batch norm
-    that is trained.
+    Raises ValueError for weights that do not fit, a bad `run.all_reduce`, or a
+    `train.sync_batch_norm` without a batch norm that is trained.
     """
-    network, cfg, rt = job.network, job.cfg, job.rt
-    run = cfg.run
+    cfg, rt, run = plan.cfg, plan.rt, plan.cfg.run
     if run.amp_dtype == "bfloat16":  # needs no loss scale
         run = replace(run, loss_scale=1.0, dynamic_loss_scale=False)
     with kernels.use(choose_kernels(run, rt.device)):
-        parts = build(cfg, Plan(network, cfg, rt, sampler))
+        parts = build(cfg, plan)
         if cfg.train.sync_batch_norm:
             synchronize_norms(parts.net, rt.size)
         ends = split_all_reduce(parts.net, run, freezes=bool(cfg.train.freeze))
@@ -148,7 +151,7 @@ def build_training(job: Job, sampler: TrainSampler, build: Build) -> tuple[Train
             run=run,
             train=cfg.train,
             rt=rt,
-            steps_per_epoch=sampler.steps_per_epoch,
+            steps_per_epoch=plan.sampler.steps_per_epoch,
             mix=parts.mix,
             clips=cfg.data.batch * cfg.data.clips_per_sample,
             ends=ends,
@@ -170,31 +173,6 @@ def choose_kernels(run: Run, device: str) -> kernels.Plain:
         except (OSError, ValueError) as error:
             log.info("the training uses MindSpore's CPU kernels, not the zoo's: %s", error)
     return kernels.select(device)
-
-
-def check_kept_classes(path: Path, classes: Mapping[str, Sequence[str]]) -> None:
-    """Raises ValueError if the classifier of a checkpoint has some of the classes elsewhere."""
-    own = read_description(path)
-    for data_set, names in classes.items():
-        moved = find_moved_name(names, own.classes.get(data_set, ()) if own else ())
-        if moved:
-            raise ValueError(
-                f"train.pretrained: {path} has the class {moved!r} with another label: set "
-                "train.new_head=true, or give the classes the checkpoint's order"
-            )
-
-
-def log_start(cfg: NetworkConfig, sampler: TrainSampler, start_step: int) -> None:
-    """Logs sizes and the learning rate before the first step."""
-    train = cfg.train
-    effective = sampler.effective_batch_size(train.accumulation_steps)
-    peak = peak_lr(train.lr, train.base_batch, effective)
-    sizes = (sampler.batch, sampler.size, train.accumulation_steps, effective)
-    log.info("%d samples; %d steps an epoch", sampler.samples, sampler.steps_per_epoch)
-    log.info("%d a device x %d devices x %d accumulated = %d an update", *sizes)
-    log.info("lr %g, train.base_batch %d -> %g here", train.lr, train.base_batch, peak)
-    if start_step:
-        log.info("resuming at step %d", start_step)
 
 
 def run_steps(

@@ -18,7 +18,7 @@ from utils.files import get_base_folder
 from utils.load_config import build_config, to_dict
 from utils.messages import VALUE, escape_control, shorten
 from utils.settings import ConfigT
-from utils.weights.checkpoint_file import DESCRIPTION, CheckpointFile, read_checkpoint
+from utils.weights.checkpoint_file import DESCRIPTION, CheckpointFile
 
 VERSION = "0.1.0"  # of the zoo, as in pyproject.toml
 MAX_CHARACTERS = 1 << 22  # names of 100,000 classes; a hostile file may have more
@@ -89,18 +89,14 @@ def drop_folders(value: Any) -> Any:
 
 
 def read_description(file: Union[CheckpointFile, Path]) -> Optional[Description]:
-    """The description in a checkpoint, a MINDIR or an ONNX file.
+    """The description in a file from `open_weights`: a checkpoint, or an exported file's path.
 
-    None if it has none, is missing, or of another kind.
+    None if it has none, or if the exported file is missing.
     """
     if isinstance(file, CheckpointFile):
         path, texts = file.path, file.texts
     else:
-        path = file
-        if path.suffix not in (".ckpt", ".mindir", ".onnx") or not path.is_file():
-            return None
-        is_checkpoint = path.suffix == ".ckpt"
-        texts = read_checkpoint(path).texts if is_checkpoint else read_exported_texts(path)
+        path, texts = file, read_exported_texts(file) if file.is_file() else {}
     return parse(texts[DESCRIPTION], path) if DESCRIPTION in texts else None
 
 

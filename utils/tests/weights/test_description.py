@@ -39,7 +39,8 @@ def test_programs_that_take_every_entry_for_an_array_keep_the_description(descri
     halves = [{"name": e["name"], "data": e["data"].astype(ms.float16)} for e in entries]
     for saved in (entries, halves):
         ms.save_checkpoint(saved, str(path.with_name("again.ckpt")))
-        assert read_description(path.with_name("again.ckpt")) == read_description(path)
+        again = read_checkpoint(path.with_name("again.ckpt"))
+        assert read_description(again) == read_description(read_checkpoint(path))
 
 
 def test_a_network_has_no_numbers_before_the_shapes_of_its_file_are_compared(described):
@@ -65,10 +66,10 @@ def test_a_new_classifier_gets_its_first_numbers(described):
 
 def test_a_file_of_an_older_version_has_its_description_as_a_string(described):
     net, _, path = described
-    own = read_description(path)
+    own = read_description(read_checkpoint(path))
     notes = {"zoo": own.to_text(), "model.padding": "same"}
     ms.save_checkpoint(net, str(path.with_name("old.ckpt")), append_dict=notes)
-    assert read_description(path.with_name("old.ckpt")) == own
+    assert read_description(read_checkpoint(path.with_name("old.ckpt"))) == own
     assert read_checkpoint(path.with_name("old.ckpt")).texts["model.padding"] == "same"
 
 
@@ -97,7 +98,7 @@ def test_class_names_of_any_bytes_are_written_and_printed_safely(described):
     net, cfg, path = described
     names = ["\udcff", "\x1b[31m", *NAMES[2:]]
     save(path, weights_of(net), description=describe("tsm", cfg, classes={"": names}))
-    assert read_description(path).classes[""] == ["\\xff", "\\x1b[31m", *NAMES[2:]]
+    assert read_description(read_checkpoint(path)).classes[""] == ["\\xff", "\\x1b[31m", *NAMES[2:]]
 
 
 def test_a_shared_description_names_no_folder_of_this_machine():
