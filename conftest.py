@@ -7,6 +7,7 @@ from utils.runtime import set_environment
 
 set_environment()
 
+import mindspore as ms
 import psutil
 import pytest
 from mindspore import nn
@@ -19,8 +20,16 @@ from utils.settings import Run
 
 @pytest.fixture(scope="session", autouse=True)
 def cpu():
-    """Every test computes on the CPU in graph mode, with the instruction set a user gets."""
-    return runtime.start(Run(device="CPU"))
+    """Every test computes on the CPU in graph mode, with the instruction set a user gets.
+
+    The rest is for speed: the queues of eager operators take half of the time, waiting, and a
+    collection of garbage looks at all that was imported, unless it is frozen.
+    """
+    rt = runtime.start(Run(device="CPU"))
+    ms.runtime.launch_blocking()
+    gc.collect()
+    gc.freeze()
+    return rt
 
 
 @pytest.fixture(scope="module", autouse=True)

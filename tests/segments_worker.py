@@ -3,7 +3,8 @@
     [msrun ...] tests/segments_worker.py FOLDER
 
 Each rank takes its part of every batch. It saves FOLDER/rank_R_of_S.npz: the weights, their
-averages and the loss scale of each case of CASES, under `case/segments/name`.
+averages and the loss scale of each case of CASES, under `case/segments/name`. One device, which
+sends nothing, has one segment.
 """
 
 import sys
@@ -86,7 +87,7 @@ def main(folder: Path) -> None:
     arrays = {
         f"{case}/{segments}/{name}": array
         for case in CASES
-        for segments, ends in SEGMENTS.items()
+        for segments, ends in [*SEGMENTS.items()][: None if rt.size > 1 else 1]
         for name, array in train(rt, case, ends).items()
     }
     np.savez(folder / f"rank_{rt.rank}_of_{rt.size}.npz", **arrays)
