@@ -32,6 +32,13 @@ def cpu():
     return rt
 
 
+@pytest.fixture
+def eager():
+    """Networks run operator by operator: for one result, that takes less than a compilation."""
+    with runtime.eager_mode():
+        yield
+
+
 @pytest.fixture(scope="module", autouse=True)
 def free_networks():
     """Frees the networks and compiled graphs of a test file.

@@ -1,8 +1,11 @@
 """Training and evaluation on several CPU ranks, started by the shell scripts."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from tests.conftest import build_once
 from tests.helpers import (
     assert_close_weights,
     assert_report,
@@ -37,14 +40,17 @@ def test_two_ranks_train_as_one_with_twice_the_batch(pair_run, tiny_args, tmp_pa
     assert_close_weights(alone["checkpoint"], result["checkpoint"])
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def segment_runs(tmp_path_factory) -> list:
     """What tests/segments_worker.py saves on one device, and on each of two ranks."""
-    folder = tmp_path_factory.mktemp("segments")
     worker = "tests/segments_worker.py"
-    for command in ([worker, folder], ["scripts/launch.py", "2", ROOT / worker, folder]):
-        done = run_script(*command)
-        assert done.returncode == 0, done.stderr
+
+    def build(folder: Path) -> None:
+        for command in ([worker, folder], ["scripts/launch.py", "2", ROOT / worker, folder]):
+            done = run_script(*command)
+            assert done.returncode == 0, done.stderr
+
+    folder = build_once(tmp_path_factory, "segments", build)
     return [np.load(folder / f"rank_{name}.npz") for name in ("0_of_1", "0_of_2", "1_of_2")]
 
 

@@ -17,6 +17,7 @@ from utils.nn.fuse_conv_bn import fuse_conv_bn
 from utils.tests.parity import mark_slow_except
 
 
+@pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("network", mark_slow_except(list_networks(), "resnet50"))
 def test_fused_networks_give_the_golden_scores(network):
     case = load_case(sorted((ROOT / network / "tests" / "golden").glob("*_small.json"))[0])
@@ -28,6 +29,7 @@ def test_fused_networks_give_the_golden_scores(network):
     assert np.abs(result - expected).max() <= 1e-4 * np.ptp(expected)
 
 
+@pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("has_bias", [False, True])
 def test_fusion_uses_eps_if_variances_are_tiny(has_bias):
     """Channels that are almost 0 everywhere have variances as small as eps."""

@@ -90,6 +90,7 @@ def test_the_loss_of_several_heads_equals_the_originals(case):
         assert np.linalg.norm(grad.asnumpy()) == pytest.approx(expected, rel=1e-4, abs=1e-7), name
 
 
+@pytest.mark.usefixtures("eager")
 def test_projections_may_be_added_to_scores():
     """One cross entropy of a head's scores plus all projections to it."""
     target = build_targets(THREE)
@@ -159,6 +160,7 @@ def compute_value_and_gradient(loss: nn.Cell, scores: list, target: Tensor) -> t
     return float(value.asnumpy()), grad.asnumpy()
 
 
+@pytest.mark.usefixtures("eager")
 def test_the_gradient_scale_changes_the_gradient_and_not_the_loss():
     scores = [Tensor(make_array(THREE["logits"][name])) for name in list_output_names(THREE)]
     target = build_targets(THREE)

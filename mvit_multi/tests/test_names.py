@@ -37,6 +37,7 @@ def test_pretrained_weights_are_used_except_those_of_the_head():
         convert(generate_state_dict(one), get_shapes(three), NETWORK)
 
 
+@pytest.mark.usefixtures("eager")
 def test_torchvisions_weights_give_torchvisions_scores():
     """The recorded scores are of torchvision's own network, with weights made from its names."""
     case = load_case(GOLDEN / "torchvision_mvit_v2_small.json")

@@ -53,6 +53,7 @@ def test_streaming_equals_the_offline_past_shift():
     np.testing.assert_allclose(shifted, case["shifted"], rtol=1e-6)
 
 
+@pytest.mark.usefixtures("eager")
 def test_a_network_of_differences_sees_each_frame_minus_the_one_before():
     pixels = np.random.RandomState(0).randint(0, 256, (2, 4, 9, 32, 32)).astype(np.uint8)
     settings = {"segments": 4, "arch": "resnet18", "first_width": 8, "frames_per_segment": 2}
@@ -118,6 +119,7 @@ def test_incompatible_settings_are_refused(settings, message):
         TSM(**{"num_classes": 3, "segments": 8, **settings})
 
 
+@pytest.mark.usefixtures("eager")
 def test_pixels_are_normalised_and_scores_are_float32_in_mixed_precision():
     pixels = np.random.RandomState(0).randint(0, 256, (1, 2, 3, 32, 32)).astype(np.uint8)
     mean = np.array([0.485, 0.456, 0.406], np.float32).reshape(3, 1, 1)

@@ -19,6 +19,7 @@ MINDVIDEO = Path(__file__).parent / "golden" / "mindvideo_x3d.json"
 SMALL = {"num_classes": 5, "frames": 3, "crop": 40, "dropout": 0.0}
 
 
+@pytest.mark.usefixtures("eager")
 def test_mindvideos_weights_give_mindvideos_probabilities():
     """The recorded probabilities are of mindvideo's own network; all its kernels are dense."""
     case = golden.load_case(MINDVIDEO)

@@ -130,6 +130,7 @@ def test_precise_batch_norm_equals_the_original():
     parity.assert_statistics(net, case["buffers"], 1e-4)
 
 
+@pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize(("frames", "side", "training"), [(2, 64, False), (5, 96, True)])
 def test_a_clip_that_does_not_fit_is_refused(frames, side, training):
     """A smaller one, and in training a larger one."""

@@ -159,6 +159,7 @@ def test_adamw_for_ascend_equals_the_usual_adamw(monkeypatch):
         np.testing.assert_allclose(way, 0.25 * ends[0][1], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize(
     ("network", "settings"),
     [("tsm", ""), ("x3d", ""), ("resnet50", ""),
