@@ -126,6 +126,7 @@ def test_features_are_computed_again_only_if_what_decides_them_has_changed(tmp_p
     assert len(list((tmp_path / "features").glob("*.run"))) == 2, "old files are deleted"
 
 
+@pytest.mark.usefixtures("eager")
 def test_a_training_that_goes_on_remembers_unreadable_samples(tmp_path):
     start("tsm", tmp_path / "data")
     for line in (tmp_path / "data" / "train.txt").read_text().splitlines()[:2]:

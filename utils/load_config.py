@@ -15,6 +15,7 @@ of one line, names of sections that it leaves unread, and paths (an empty one be
 import contextlib
 import dataclasses
 import difflib
+import functools
 import json
 import math
 import os
@@ -29,6 +30,8 @@ from utils import removed as removals
 from utils.files import ROOT, get_base_folder
 from utils.messages import check_choice, format_error, format_value, shorten_errors
 from utils.settings import ConfigT, name_network
+
+find_types = functools.cache(get_type_hints)  # {field: its type} of a dataclass
 
 
 class Loader(yaml.SafeLoader):
@@ -70,7 +73,7 @@ def load_yaml(text: Union[str, bytes]) -> Any:
 
 def build_dataclass(cls: type, values: dict, prefix: str) -> Any:
     """An instance of the dataclass `cls` from a dict, every value checked against its type."""
-    hints = get_type_hints(cls)
+    hints = find_types(cls)
     arguments = {}
     missing = dataclasses.MISSING
     for key in values:
@@ -219,25 +222,25 @@ def read_yaml(path: Path) -> dict:
 
 def check_names(cls: type, values: dict) -> None:
     """Raises ValueError for an unknown section or setting."""
-    sections = get_type_hints(cls)
+    sections = find_types(cls)
     for section in values:
         check_choice(section, sections, "section")
         for key in values[section]:
             if removed := removals.SETTINGS.get(f"{section}.{key}"):
                 raise ValueError(f"{section}.{key} was removed; instead: {removed[1]}")
-            check_choice(key, get_type_hints(sections[section]), f"setting {section}.")
+            check_choice(key, find_types(sections[section]), f"setting {section}.")
 
 
 def list_settings(cls: type) -> list[str]:
     """`section.key` of every setting."""
-    sections = get_type_hints(cls).items()
-    return [f"{name}.{key}" for name, section in sections for key in get_type_hints(section)]
+    sections = find_types(cls).items()
+    return [f"{name}.{key}" for name, section in sections for key in find_types(section)]
 
 
 def resolve_paths(cls: type, values: dict, base: Path) -> None:
     """Makes the relative paths among the values absolute."""
-    for section, hint in get_type_hints(cls).items():
-        for key, kind in get_type_hints(hint).items():
+    for section, hint in find_types(cls).items():
+        for key, kind in find_types(hint).items():
             value = values.get(section, {}).get(key)
             if (kind is Path or Path in get_args(kind)) and isinstance(value, str) and value:
                 values[section][key] = str(base / value)

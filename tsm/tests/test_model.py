@@ -68,6 +68,7 @@ def test_a_network_of_differences_sees_each_frame_minus_the_one_before():
 UNIDIRECTIONAL = [name for name in VARIANTS if name.endswith("unidirectional")]
 
 
+@pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("name", mark_slow_except(UNIDIRECTIONAL, "mobilenetv2_8f_unidirectional"))
 def test_streaming_scores_equal_the_recorded_frame_scores(name):
     """One frame at a time, with buffers, against the recorded frame scores."""
