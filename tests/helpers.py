@@ -120,8 +120,9 @@ STUB_DRIVER = """
 int cuInit(unsigned flags) { return 0; }
 int cuDeviceGetCount(int *pointer) { *pointer = COUNT; return 0; }
 """
+# Those that MindSpore's GPU back end asks for
 DRIVER_SYMBOLS = ("cuGetErrorName", "cuLaunchKernel", "cuModuleGetFunction", "cuModuleLoadDataEx")
-DRIVER_SYMBOLS += ("cuModuleUnload", "cuStreamSynchronize", "cuDeviceGetAttribute")  # of it
+DRIVER_SYMBOLS += ("cuModuleUnload", "cuStreamSynchronize", "cuDeviceGetAttribute")
 
 
 def build_stub_driver(folder: Path, gpus: int = 2) -> None:

@@ -84,10 +84,11 @@ def train(rt: runtime.Runtime, case: str, ends: list) -> dict:
 
 def main(folder: Path) -> None:
     rt = runtime.start(Run(device="CPU"))
+    splits = SEGMENTS if rt.size > 1 else {"one": SEGMENTS["one"]}
     arrays = {
         f"{case}/{segments}/{name}": array
         for case in CASES
-        for segments, ends in [*SEGMENTS.items()][: None if rt.size > 1 else 1]
+        for segments, ends in splits.items()
         for name, array in train(rt, case, ends).items()
     }
     np.savez(folder / f"rank_{rt.rank}_of_{rt.size}.npz", **arrays)

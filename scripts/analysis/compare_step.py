@@ -24,7 +24,6 @@ from pathlib import Path
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 from utils.entry import prepare_process
-from utils.train.plan import Plan
 
 prepare_process(__name__)
 
@@ -41,6 +40,7 @@ from utils.files import check_target, report_write_errors, write_beside
 from utils.networks import Network, find_build
 from utils.nn.layers import NormReLU
 from utils.settings import NetworkConfig
+from utils.train.plan import Plan
 from utils.train.train import build_training
 from utils.train.train_step import TrainStep
 from utils.weights.checkpoint import weights_of

@@ -54,7 +54,6 @@ def run_training(network: Network, cfg: NetworkConfig, build: Build) -> None:
     if cfg.train.pretrained:
         check_kind(cfg.train.pretrained)
     rt = runtime.start(cfg.run)
-    job = Job(network, cfg, rt)
 
     # ---- Run directory: locked by this process; and the log
     directory = RunDirectory(cfg, rt)
@@ -94,7 +93,7 @@ def run_training(network: Network, cfg: NetworkConfig, build: Build) -> None:
     if cfg.train.feature_draws:
         from utils.train.frozen_features import use_features  # here: most trainings need it not
 
-        read_rows, eval_sets = use_features(job, step.net, rows, eval_sets)
+        read_rows, eval_sets = use_features(plan, step.net, rows, eval_sets)
     directory.restore(step, rows.unreadable)
     if eval_sets:
         validate = partial(evaluate, CellScorer(step.net), eval_sets, rt)
@@ -111,7 +110,7 @@ def run_training(network: Network, cfg: NetworkConfig, build: Build) -> None:
     log.info("lr %g, train.base_batch %d -> %g here", cfg.train.lr, cfg.train.base_batch, peak)
     if directory.start_step:
         log.info("resuming at step %d", directory.start_step)
-    loop = TrainingLoop(job, parts, step, rows=rows, directory=directory, validation=validation)
+    loop = TrainingLoop(plan, parts, step, rows=rows, directory=directory, validation=validation)
     if step.dropout.size:
         read_rows = RowsWithDropout(read_rows, step.dropout)
     # Forks worker processes, before the threads of a validation run.
@@ -123,7 +122,7 @@ def run_training(network: Network, cfg: NetworkConfig, build: Build) -> None:
     elif batches is None:
         log.info("nothing left to train: %d epochs are done", cfg.train.epochs)
     else:
-        run_steps(job, step, batches, loop, example=read_rows.make_zero_batch())
+        run_steps(plan, step, batches, loop, example=read_rows.make_zero_batch())
     print_result(loop.result(), rt)
 
 
