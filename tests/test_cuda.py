@@ -5,6 +5,7 @@ A stub driver stands for NVIDIA's. The libraries of the wheels are the real ones
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -21,9 +22,9 @@ from utils.files import ROOT
 PYTHON = f"""
 case "$*" in
     *"-m pip install"*requirements-gpu*) [ -z "${{WHEELS:-}}" ] ||
-        exec {sys.executable} "$@" --target="$WHEELS" --no-compile --no-deps ;;
+        exec {shlex.quote(sys.executable)} "$@" --target="$WHEELS" --no-compile --no-deps ;;
     *"-m pip install"*) echo "pip: $*" >&2 && exit ;;
-    *) exec {sys.executable} "$@" ;;
+    *) exec {shlex.quote(sys.executable)} "$@" ;;
 esac
 """
 
@@ -150,7 +151,7 @@ def test_the_wheels_have_every_library_and_function_of_the_back_end(checkout):
     assert "installing requirements-gpu" not in done.stderr
     assert done.stdout == "1\n"
     (checkout / "load.py").write_text(LOADED)
-    done = run(checkout, activated + f"LD_BIND_NOW=1 {sys.executable} load.py")
+    done = run(checkout, activated + f"LD_BIND_NOW=1 {shlex.quote(sys.executable)} load.py")
     plugin, *libraries = done.stdout.splitlines()
     assert plugin.endswith("libmindspore_gpu.so.11.6")
     assert len(libraries) == 3
