@@ -48,7 +48,7 @@ from utils.networks import Network
 from utils.runtime import Runtime
 from utils.settings import NetworkConfig
 from utils.weights import checkpoint
-from utils.weights.convert import convert, convert_back, read_source
+from utils.weights.convert import convert, convert_back, list_shards, read_source
 from utils.weights.description import describe
 from utils.weights.mindspore_checkpoint import check_padding
 
@@ -76,7 +76,7 @@ def main(
         write_for_pytorch(network, cfg, source, target, overwrite)
         return
     target = target if target.suffix == ".ckpt" else target.with_name(f"{target.name}.ckpt")
-    check_target(target, [source], overwrite=overwrite)
+    check_target(target, [source, *list_shards(source)], overwrite=overwrite)
     log.start_log(Runtime())
 
     # Read the file; find the network and its parameters.

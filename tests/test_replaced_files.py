@@ -89,6 +89,17 @@ def test_a_file_needs_overwrite_and_an_input_stays(command, option, ending, run,
         assert os.path.samefile(target, inputs / "a.ckpt")
 
 
+def test_the_files_of_an_index_are_inputs(run, tmp_path):
+    """A shard may have any name."""
+    (tmp_path / "a.ckpt").write_text("mine")
+    index = tmp_path / "a.index.json"
+    index.write_text('{"weight_map": {"name": "a.ckpt"}}')
+    command = f"scripts/convert_checkpoint.py TSM --source {index} --overwrite"
+    done = run(command, "--target", tmp_path / "a.ckpt")
+    assert_one_line_error(done, "--target", "reads")
+    assert (tmp_path / "a.ckpt").read_text() == "mine"
+
+
 @pytest.mark.parametrize(("command", "option", "name"), FOLDERS)
 def test_a_folder_with_files_of_somebody_else_is_refused(command, option, name, run, tmp_path):
     (tmp_path / name).write_text('{"mine": 1}\n')

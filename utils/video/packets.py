@@ -186,8 +186,8 @@ class PacketTable:
         self.has_discarded = False
         self.last_stamp = -math.inf
         self.last_duration = 0  # of the packet with the last time stamp
-        # No packet is damaged, or one field, the half of a frame, and no key frame brings other
-        # parameter sets than the header has.
+        # No packet is damaged, or one field, the half of a frame, or brings other parameter sets
+        # than the header has.
         self.is_regular = self._field_bit != UNKNOWN
         self.starts_clean = False  # with a picture after which none refers to an earlier one
 
@@ -209,7 +209,7 @@ class PacketTable:
         self.shown.append(0 if packet.is_discard else count)
         self.starts += [number] if is_start else []
         self.has_discarded |= packet.is_discard
-        is_changed = packet.is_keyframe and self.changes_parameters(packet)
+        is_changed = not self.is_plain(packet) and self.changes_parameters(packet)
         self.is_regular &= not (packet.is_corrupt or is_changed)
         if self._field_bit is not None and self.is_regular:
             for kind, unit in read_units(packet, self.codec, self._header):
@@ -247,6 +247,15 @@ class PacketTable:
             units = read_units(packet, self.codec, self._header)
             return 1, any(kind in points for kind, _ in units)
         return 1, is_key
+
+    def is_plain(self, packet: av.Packet) -> bool:
+        """Whether it is no key frame and begins with a slice, as most packets of H.264 do."""
+        types = TYPES.get(self.codec)
+        if packet.is_keyframe or not types or len(self._header) <= types.size_byte:
+            return False
+        first = 1 + (self._header[types.size_byte] & 3)
+        data = memoryview(packet)
+        return len(data) > first and data[first] >> types.shift & types.mask in types.slices
 
     def changes_parameters(self, packet: av.Packet) -> bool:
         """Whether a packet has parameter sets that the header of the stream has not."""

@@ -70,8 +70,8 @@ def read_source(path: Path, key: str = "", renames: Sequence[str] = ()) -> Sourc
         raise ValueError(f"{path}: no such file")
     kind = find_kind(read_bytes(path, HEAD))
     texts: Mapping[str, str] = {}
-    if ".index." in path.name and path.suffix == ".json":
-        arrays = select_names(read_shards(path), key)
+    if shards := list_shards(path):
+        arrays = select_names(read_shards(path, shards), key)
     elif kind in FOREIGN_KINDS or (not kind and path.suffix != ".ckpt"):
         arrays = load_state(path, key)
         if kind == "safetensors":  # this zoo's say how the network pads
@@ -91,20 +91,33 @@ def read_source(path: Path, key: str = "", renames: Sequence[str] = ()) -> Sourc
     return Source(arrays, dropped=dropped, padding=padding, changed_eps=unify_eps(arrays))
 
 
-def read_shards(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of the files that an index names: {"weight_map": {name: file beside the index}}.
+def list_shards(path: Path) -> dict[Path, set[str]]:
+    """The names in each file of an index, {"weight_map": {name: file beside it}}; {} for others.
 
-    Raises ValueError if a file is missing, elsewhere, or has other names than the index says.
+    Raises ValueError for an index that names no files, or files elsewhere.
     """
+    if ".index." not in path.name or path.suffix != ".json":
+        return {}
     files = read_json(path, str(path)).get("weight_map")
-    shards = {*files.values()} if isinstance(files, dict) else set()
-    if not shards or not all(isinstance(f, str) and f == Path(f).name for f in shards):
+    files = files if isinstance(files, dict) else {}
+    if not files or not all(isinstance(f, str) and f == Path(f).name for f in files.values()):
         raise ValueError(f"{path}: is no index: its weight_map must name files beside it")
+    shards: dict[Path, set[str]] = {}
+    for name, file in files.items():
+        shards.setdefault(path.with_name(file), set()).add(name)
+    return shards
+
+
+def read_shards(path: Path, shards: dict[Path, set[str]]) -> dict[str, np.ndarray]:
+    """The arrays of the shards of an index.
+
+    Raises ValueError if one is missing, or has other names than the index says.
+    """
     arrays: dict[str, np.ndarray] = {}
     for file in sorted(shards):
-        part = load_state(path.with_name(file))
-        if part.keys() != {name for name, shard in files.items() if shard == file}:
-            raise ValueError(f"{path.with_name(file)}: has other names than its index {path}")
+        part = load_state(file)
+        if part.keys() != shards[file]:
+            raise ValueError(f"{file}: has other names than its index {path}")
         arrays |= part
     return arrays
 
